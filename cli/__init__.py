@@ -1,0 +1,1 @@
+"""What the user types and reads: commands, words, hints, colours and exit codes."""

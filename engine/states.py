@@ -1,0 +1,111 @@
+"""How nodes and runs stand: closed sets and the moves allowed between them.
+
+Pure words. The run loop changes a node's state through `RuntimeGraph`, nowhere else.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NewType
+
+RunId = NewType("RunId", str)
+"""8 lower-case hex digits, unique in the store."""
+
+AttemptId = NewType("AttemptId", str)
+"""`RUN-N`, unique in the store; what `ASSAY_ATTEMPT` carries."""
+
+ActionKey = NewType("ActionKey", str)
+"""Digest of a node's declaration and the content of everything it consumes."""
+
+State = NewType("State", str)
+"""What stands at a path, as one comparable token:
+
+    absent                  nothing
+    file:DIGEST             a plain file with these bytes
+    exec:DIGEST             the same with an executable bit
+    folder                  a folder that is empty (only inside trees)
+    link:DIGEST             a link whose target text has this digest and that resolves to
+                            no file; inside a tree walk also a link to a folder
+    link:DIGEST>file:DIGEST a link that resolves to a file (or >exec:DIGEST)
+"""
+
+ABSENT: Final = State("absent")
+FOLDER: Final = State("folder")
+
+
+class Outcome(StrEnum):
+    """How a node settled."""
+
+    BUILT = "built"
+    CLEAN = "clean"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    DEFERRED = "deferred"
+    CANCELLED = "cancelled"
+    AMBIGUOUS = "ambiguous"
+
+
+class NodeState(StrEnum):
+    """Progress of a node within a run, apart from how it ended (`Outcome`)."""
+
+    WAITING = "waiting"
+    """Something it follows has not settled."""
+    READY = "ready"
+    """Its action key can be computed."""
+    QUEUED = "queued"
+    """It must execute and waits for permits."""
+    RUNNING = "running"
+    BACKING_OFF = "backing-off"
+    """An attempt failed; the next one is due later."""
+    SETTLED = "settled"
+
+
+MOVES: Final[dict[NodeState, frozenset[NodeState]]] = {
+    NodeState.WAITING: frozenset({NodeState.READY, NodeState.SETTLED}),
+    NodeState.READY: frozenset({NodeState.QUEUED, NodeState.SETTLED, NodeState.WAITING}),
+    NodeState.QUEUED: frozenset({NodeState.RUNNING, NodeState.SETTLED, NodeState.READY}),
+    NodeState.RUNNING: frozenset({NodeState.BACKING_OFF, NodeState.SETTLED, NodeState.READY}),
+    NodeState.BACKING_OFF: frozenset({NodeState.QUEUED, NodeState.SETTLED}),
+    NodeState.SETTLED: frozenset(),
+}
+
+
+class RunStatus(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    PARTIAL = "partial"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+    """The owner died; a later run found it so."""
+
+
+class AttemptEnd(StrEnum):
+    """How one try of a node ended."""
+
+    SUCCEEDED = "succeeded"
+    EXITED = "exited"
+    """A non-zero exit status."""
+    SIGNALLED = "signalled"
+    TIMED_OUT = "timed-out"
+    CANCELLED = "cancelled"
+    NOT_STARTED = "not-started"
+    """The command could not be started: no such program, no such folder."""
+    BROKE_BOUNDARY = "broke-boundary"
+    """It ended with 0 but a declared write is missing, a declared removal still stands,
+    or its result cannot be read."""
+    LOST = "lost"
+    """Its assay died; a later one found it so."""
+
+
+RUN_FINAL: Final = frozenset(
+    {
+        RunStatus.COMPLETED,
+        RunStatus.PARTIAL,
+        RunStatus.FAILED,
+        RunStatus.CANCELLED,
+        RunStatus.INTERRUPTED,
+    }
+)
