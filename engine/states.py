@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NewType
 
+from assay.plans.model import Digest
+
 RunId = NewType("RunId", str)
 """8 lower-case hex digits, unique in the store."""
 
@@ -31,6 +33,15 @@ State = NewType("State", str)
 
 ABSENT: Final = State("absent")
 FOLDER: Final = State("folder")
+
+
+def stored_digest(state: State) -> Digest | None:
+    """The blob that brings `state` back: a file's bytes or a link's target text.
+
+    None for `absent` and `folder`, which need none. What a link resolves to is no part
+    of the link and is stored only where it is an output itself.
+    """
+    return Digest(state[5:69]) if state[4:5] == ":" else None
 
 
 class Outcome(StrEnum):

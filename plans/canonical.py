@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from blake3 import blake3
 
@@ -64,7 +63,7 @@ def _write(value: JsonValue) -> str:
     if isinstance(value, float):
         return _write_float(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ",".join(map(_write, cast(Sequence[JsonValue], value))) + "]"
+        return "[" + ",".join(map(_write, value)) + "]"
     return _encoder.encode(value)
 
 

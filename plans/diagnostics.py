@@ -69,3 +69,10 @@ def suggest(word: str, known: Iterable[str]) -> str | None:
     """The known word a misspelt one was probably meant to be, or None."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def shown(text: str) -> str:
+    """A name or path as a message shows it: on one line, what cannot be printed escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

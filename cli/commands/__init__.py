@@ -1,0 +1,1 @@
+"""The commands, one file each: `perform(call)` gives the exit code."""

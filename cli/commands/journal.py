@@ -1,0 +1,59 @@
+"""`assay journal`: every recorded fact, of the store, of a run or of a node, in order."""
+
+from __future__ import annotations
+
+import json
+
+from assay.cli.call import Call
+from assay.cli.errors import ExitCode
+from assay.cli.history import read_settlements, reading_store
+from assay.cli.render.stream import Stream
+from assay.cli.render.text import moment, one_line, paint
+from assay.engine.journal import Fact, Record
+from assay.engine.store import Store
+from assay.plans.canonical import JsonValue
+
+
+def perform(call: Call) -> int:
+    with reading_store() as store:
+        run = store.runs.find(call.values.words[0]).id if call.values.words else None
+        node = call.values.text("node") or None
+        for record in store.journal.read(run=run, node=node):
+            if call.out.failure is not None:
+                break
+            call.out.write(
+                _as_json(record) if call.values.flag("json") else _as_line(record, call.out.colour)
+            )
+            if record.kind == Fact.AGREED and run is not None and not call.values.flag("json"):
+                _expand(store, record, call.out)
+    return ExitCode.DONE
+
+
+def _expand(store: Store, record: Record, out: Stream) -> None:
+    """A run that dispatched nothing has one record: what it stands for."""
+    assert record.run is not None
+    for each in read_settlements(store, store.runs.get(record.run)):
+        out.write(f"        {each.outcome:<9} {one_line(each.node)}  {one_line(each.detail)}\n")
+
+
+def _as_line(record: Record, colour: bool) -> str:
+    node = f"  {one_line(record.node)}" if record.node is not None else ""
+    data = "" if record.data is None else f"  {json.dumps(record.data, ensure_ascii=False)}"
+    kind = paint(f"{record.kind:<18}", "bold", colour)
+    return (
+        f"{record.seq:>7} {moment(record.at)} {record.run or '-':<8} {kind}{node}{one_line(data)}"
+    ).rstrip() + "\n"
+
+
+def _as_json(record: Record) -> str:
+    described: dict[str, JsonValue] = {
+        "seq": record.seq,
+        "at": record.at,
+        "run": record.run,
+        "node": record.node,
+        "kind": record.kind,
+        "source": record.source,
+        "sequence": record.sequence,
+        "data": record.data,
+    }
+    return json.dumps(described) + "\n"

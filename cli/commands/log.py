@@ -1,0 +1,76 @@
+"""`assay log`: the output of a node's latest attempt, byte for byte, streamed."""
+
+from __future__ import annotations
+
+import re
+
+from assay.cli.call import Call
+from assay.cli.errors import ExitCode, HostError, UsageError
+from assay.cli.history import reading_store
+from assay.cli.render.stream import Stream
+from assay.engine.attempts import AttemptRow
+from assay.engine.runs import RunRow
+from assay.engine.states import AttemptId
+from assay.engine.store import Store
+from assay.plans.diagnostics import suggest
+from assay.plans.model import NodeName
+
+_ATTEMPT = re.compile(r"[0-9a-f]{8}-[0-9]+")
+_PIECE_BYTES = 256 * 1024
+_RUNS_SEARCHED = 100
+
+
+def perform(call: Call) -> int:
+    with reading_store() as store:
+        log = find_log(store, call.values.words[0], call.values.text("run"))
+    copy_log(log, call.out)
+    return ExitCode.DONE
+
+
+def find_log(store: Store, word: str, run: str) -> str:
+    """The log that an attempt's id or a node's name means. Raises UsageError."""
+    if _ATTEMPT.fullmatch(word):
+        attempt = store.attempts.get(AttemptId(word))
+        if attempt is not None:
+            return attempt.log
+    node = NodeName(word)
+    if run:
+        row = store.runs.find(run)
+        attempts = store.attempts.of_run(row.id)
+        found = _last(attempts, node)
+        if found is None:
+            known = suggest(word, {each.node for each in attempts})
+            raise UsageError(
+                f"`{word}` did not execute in run {row.id}",
+                hint=f"Did you mean `{known}`?" if known else None,
+            )
+        return found.log
+    rows = store.runs.list(_RUNS_SEARCHED)
+    found = _latest(store, rows, node)
+    if found is None:
+        raise UsageError(
+            f"No attempt of `{word}` is recorded", hint="`assay show` lists the latest attempts"
+        )
+    return found.log
+
+
+def copy_log(path: str, out: Stream) -> None:
+    try:
+        with open(path, "rb") as file:
+            while out.failure is None and (piece := file.read(_PIECE_BYTES)):
+                out.write_bytes(piece)
+    except FileNotFoundError:
+        raise HostError(f"The log `{path}` has been removed") from None
+
+
+def _latest(store: Store, rows: list[RunRow], node: NodeName) -> AttemptRow | None:
+    """The node's newest attempt under any plan file that ran lately."""
+    files = dict.fromkeys(row.plan_file for row in rows)
+    found = [store.attempts.last_of(node, file) for file in files]
+    there = [attempt for attempt in found if attempt is not None]
+    return max(there, key=lambda attempt: attempt.began_at, default=None)
+
+
+def _last(attempts: list[AttemptRow], node: NodeName) -> AttemptRow | None:
+    """The last one that executed; number 0 is a restore, which prints nothing."""
+    return next((each for each in reversed(attempts) if each.node == node and each.number), None)

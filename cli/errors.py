@@ -1,0 +1,123 @@
+"""Exit codes, and the one mapping from expected errors to words and exit codes.
+
+Does not know how a message is coloured or wrapped. Engine modules are looked up only
+when one of their errors has been raised, so that naming them here loads nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from assay.cli.render.diagnostics import Sources
+    from assay.plans.diagnostics import Diagnostic
+
+
+class ExitCode(IntEnum):
+    """What `assay` ends with. An interrupted run ends with 128 + the signal's number."""
+
+    DONE = 0
+    NODE_FAILED = 1
+    USAGE = 2
+    SUSPENDED = 3
+    OPERATOR = 4
+    """Ambiguous or quarantined: a person must decide."""
+    HOST = 5
+    """The store, the host or assay itself failed."""
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class UsageError(Exception):
+    """A command line that cannot be carried out: one sentence, and how to mend it."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class HostError(Exception):
+    """The machine does not give what a command needs: one sentence, and how to mend it."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class Answered(Exception):
+    """Not a failure: what was asked is answered by `text` alone, before any command."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code = code
+
+
+class Interrupted(Exception):
+    """A signal ended a wait before anything had begun."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__("Interrupted before anything was started")
+        self.signal = signal
+
+
+class RefusedPlan(Exception):
+    """A plan that cannot be run, with all that is needed to show why."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic], sources: Sources) -> None:
+        super().__init__("; ".join(each.message for each in diagnostics))
+        self.diagnostics = tuple(diagnostics)
+        self.sources = sources
+
+
+class Complaint(NamedTuple):
+    """An error in words. `label` says whose fault: `error`, `environment`, `internal error`."""
+
+    label: str
+    message: str
+    hint: str | None
+    code: int
+
+
+def find_complaint(error: BaseException) -> Complaint | None:
+    """Words and exit code for every error that is expected; None for a broken invariant."""
+    match error:
+        case UsageError():
+            return Complaint("error", error.message, error.hint, ExitCode.USAGE)
+        case HostError():
+            return Complaint("environment", error.message, error.hint, ExitCode.HOST)
+        case Interrupted():
+            return Complaint("error", str(error), None, 128 + error.signal)
+        case KeyboardInterrupt():
+            return Complaint("error", "Interrupted", None, ExitCode.INTERRUPTED)
+        case MemoryError():
+            return Complaint("environment", "Out of memory", None, ExitCode.HOST)
+        case _:
+            pass
+    from assay.engine.store_errors import StoreError
+
+    if isinstance(error, StoreError):
+        return Complaint("environment", str(error), error.hint, ExitCode.HOST)
+    from assay.engine.filesystem import FilesystemError
+    from assay.engine.runs import AmbiguousPrefix, LostFence, NoSuchRun
+
+    if isinstance(error, (FilesystemError, LostFence)):
+        return Complaint("environment", _sentence(error), None, ExitCode.HOST)
+
+    if isinstance(error, NoSuchRun):
+        return Complaint("error", _sentence(error), "`assay runs` lists them", ExitCode.USAGE)
+    if isinstance(error, AmbiguousPrefix):
+        return Complaint("error", _sentence(error), "Give more of the id", ExitCode.USAGE)
+    if isinstance(error, OSError):
+        where = f" (`{error.filename}`)" if error.filename else ""
+        return Complaint("environment", f"{error.strerror or error}{where}", None, ExitCode.HOST)
+    return None
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return text[:1].upper() + text[1:]

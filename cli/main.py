@@ -1,0 +1,127 @@
+"""The entry point: the steps of every start, from top to bottom.
+
+Does not know what a command does. Every expected error becomes words and an exit code
+here and nowhere else; this is the one place that catches `Exception`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from assay.cli.call import Call
+from assay.cli.errors import Answered, Complaint, ExitCode, RefusedPlan, find_complaint
+from assay.cli.options import Values
+from assay.cli.render.stream import (
+    Stream,
+    open_missing_descriptors,
+    open_streams,
+    wants_colour,
+)
+
+
+def main() -> int:
+    """Runs the command line of this process; returns its exit code."""
+    open_missing_descriptors()
+    out, err = open_streams(os.environ)
+    try:
+        values = read_arguments(sys.argv[1:])
+        choose_colours(values, out, err)
+        code = perform(Call(values, out, err))
+    except Answered as answer:
+        out.write(answer.text)
+        code = answer.code
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place that may
+        code = report(error, out, err)
+    return finish(code, out, err)
+
+
+def read_arguments(argv: Sequence[str]) -> Values:
+    """The command's values. Raises Answered where help or the version was all that was
+    asked for, and UsageError."""
+    from assay.cli import argv as plain
+
+    values = plain.read(argv)
+    if values is not None:
+        return values
+    if list(argv) == ["--version"]:
+        from assay.cli.version import version_text
+
+        raise Answered(version_text() + "\n", ExitCode.DONE)
+    from assay.cli import parser
+
+    return parser.parse(argv)
+
+
+def choose_colours(values: Values, out: Stream, err: Stream) -> None:
+    """What `--color` says, where the command has it."""
+    if values.has("color"):
+        for stream in (out, err):
+            when = values.text("color")
+            stream.colour = wants_colour(when, os.environ, stream.is_terminal)
+
+
+def perform(call: Call) -> int:
+    """Loads the command's own file and runs it."""
+    module = import_module(f"assay.cli.commands.{call.values.command.module}")
+    code: int = module.perform(call)
+    return code
+
+
+def report(error: BaseException, out: Stream, err: Stream) -> int:
+    """Says what went wrong on standard error; returns the exit code."""
+    out.flush()
+    if isinstance(error, RefusedPlan):
+        from assay.cli.plan_errors import report_refused_plan
+
+        return report_refused_plan(error.diagnostics, error.sources, err)
+    complaint = find_complaint(error)
+    if complaint is not None:
+        write_complaint(complaint, err)
+        return complaint.code
+    return report_internal_error(error, err)
+
+
+def write_complaint(complaint: Complaint, err: Stream) -> None:
+    from assay.cli.render.text import one_line, paint
+
+    label = paint(f"{complaint.label}:", "error", err.colour)
+    err.write(f"{label} {one_line(complaint.message)}\n")
+    if complaint.hint:
+        err.write(f"\n{paint('hint:', 'cyan', err.colour)} {one_line(complaint.hint)}\n")
+
+
+def report_internal_error(error: BaseException, err: Stream) -> int:
+    """A broken invariant: everything a report needs."""
+    import platform
+    import traceback
+
+    from assay.cli.render.text import one_line
+    from assay.cli.version import version_text
+
+    err.write("".join(traceback.format_exception(error)))
+    what = one_line(f"{type(error).__name__}: {error}")
+    write_complaint(
+        Complaint(
+            "internal error",
+            f"{what} ({version_text()}, Python {platform.python_version()})",
+            "This is a fault of assay, not of your plan. Report it to the maintainers with the "
+            "lines above and what `assay doctor` prints",
+            ExitCode.HOST,
+        ),
+        err,
+    )
+    return ExitCode.HOST
+
+
+def finish(code: int, out: Stream, err: Stream) -> int:
+    """Brings out what is still held back. A reader that went away is no error, an output
+    that cannot be written is one."""
+    out.flush()
+    if out.failure is None or out.reader_gone:
+        return int(code)
+    what = f"Standard output cannot be written: {out.failure.strerror}"
+    write_complaint(Complaint("environment", what, None, ExitCode.HOST), err)
+    return int(code) if code >= 128 else ExitCode.HOST

@@ -1,0 +1,1 @@
+"""How things look: text, colours, tables, JSON. Nothing here decides or changes anything."""

@@ -1,0 +1,29 @@
+"""What a caller asks of a run, made from options, the plan and this process's own facts.
+
+Does not run anything.
+"""
+
+from __future__ import annotations
+
+import os
+
+from assay.cli.loading import read_params
+from assay.cli.options import Values
+from assay.engine.run_request import RunRequest
+from assay.plans.model import Plan
+
+
+def make_request(values: Values, plan: Plan, nodes: tuple[str, ...]) -> RunRequest:
+    """`-j` wins over the plan's `steps`, which wins over the CPUs this process may use;
+    the environment is a copy of this process's own."""
+    return RunRequest(
+        targets=nodes,
+        tags=values.texts("tag"),
+        jobs=values.number("jobs") or plan.steps or len(os.sched_getaffinity(0)),
+        agents=values.number("agents") or plan.agents,
+        fail_fast=values.flag("fail_fast"),
+        fresh=values.flag("fresh"),
+        strict=values.flag("strict"),
+        environ=dict(os.environ),
+        params=read_params(values.texts("param")),
+    )

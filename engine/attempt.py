@@ -1,0 +1,358 @@
+"""One try of one node: decide, record intent, act, record outcome.
+
+    plan_attempt     coordinator   everything the try needs, nothing touched yet
+    begin_attempt    coordinator   the intent, inside a transaction (committed before the
+                                   command starts)
+    prepare_attempt  coordinator   old outputs out of the way, inputs it rewrites kept
+    carry_out        worker        the command itself, then what it left is measured
+    settle_attempt   coordinator   the outcome, inside a transaction
+
+After a crash between begin and settle the next run finds the attempt `running` with a
+dead owner: `before` tells how its writes stood, the lease and `ASSAY_ATTEMPT` which of
+its processes live on (see recovery).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from assay.engine import temporary
+from assay.engine.attempts import AttemptRow, AttemptState
+from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs, Moved, StorageFull
+from assay.engine.claims import claims_of
+from assay.engine.decision import Gathered, changed_since
+from assay.engine.environment import CallerEnvironment
+from assay.engine.filesystem import FilesystemError
+from assay.engine.materialize import CannotRestore, restore
+from assay.engine.measuring import Measurer
+from assay.engine.outputs import BrokenBoundary, capture_outputs, clear_outputs, states_before
+from assay.engine.process import CannotStart, Ended, Processes, Spawn
+from assay.engine.secrets import find_secret, find_secret_in
+from assay.engine.states import ABSENT, AttemptEnd, AttemptId, RunId, State
+from assay.engine.store import Store
+from assay.plans.canonical import canonical_json
+from assay.plans.entries import matches
+from assay.plans.model import Argv, Node, RelPath, ResultKind, Script
+
+
+@dataclass(slots=True)
+class Assignment:
+    """One try, as the coordinator hands it to a worker.
+
+    `interrupted` is set by the coordinator before it signals the processes and read by
+    the worker once they have ended: whatever the exit status, an interrupted try is no
+    success.
+    """
+
+    row: AttemptRow
+    index: int
+    node: Node
+    gathered: Gathered
+    spawn: Spawn
+    last: AttemptRow | None
+    """The node's try before this one, in whichever run."""
+    folder: str
+    """The attempt's private folder; TMPDIR is `t` in it, the result file `result`."""
+    kept: tuple[tuple[RelPath, State], ...] = ()
+    """Files the node both reads and writes or removes, stored as they stood."""
+    interrupted: AttemptEnd | None = None
+    interrupted_detail: str = ""
+
+
+@dataclass(slots=True)
+class Executed:
+    """What a worker reports of one try."""
+
+    assignment: Assignment
+    end: AttemptEnd
+    detail: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    duration_seconds: float = 0.0
+    outputs: tuple[tuple[RelPath, State], ...] = ()
+    value: str | None = None
+    """Canonical JSON of the node's result."""
+    moved: tuple[RelPath, ...] = ()
+    """Reads that changed while it ran: the result stands but is not cached."""
+    not_stored: str | None = None
+    """Why outputs are not in the store although the node is cacheable."""
+    left_behind: tuple[int, ...] = ()
+    put_back: tuple[RelPath, ...] = ()
+    """Inputs that the failed try may have rewritten, as they stood before it again."""
+    not_put_back: str | None = None
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What every try of a run works with. `blobs` None: nothing is stored."""
+
+    root: str
+    plan_file: str
+    store: Store
+    measurer: Measurer
+    blobs: Blobs | None
+    processes: Processes
+    caller: CallerEnvironment
+
+
+def plan_attempt(
+    bench: Bench,
+    run: RunId,
+    ordinal: int,
+    number: int,
+    index: int,
+    node: Node,
+    gathered: Gathered,
+    began_at: float,
+) -> Assignment:
+    """`ordinal` counts the attempts of the run, `number` those of the node."""
+    attempt = AttemptId(f"{run}-{ordinal}")
+    folder = temporary.plan_temp(attempt, bench.caller.variables)
+    log = os.path.join(bench.store.logs, f"{attempt}.log")
+    lease = os.path.join(bench.store.tmp, f"{attempt}.lease")
+    match node.command:
+        case Argv():
+            argv = node.command.argv
+        case Script():
+            argv = (*node.command.shell, node.command.script)
+        case None:
+            raise AssertionError(f"{node.name} has no command to try")
+        case _:
+            assert_never(node.command)
+    environ = bench.caller.for_child(node, gathered.values, gathered.secrets)
+    environ["TMPDIR"] = temporary.tmpdir_of(folder)
+    environ["ASSAY_RUN"] = run
+    environ["ASSAY_NODE"] = node.name
+    environ["ASSAY_ATTEMPT"] = attempt
+    environ["ASSAY_RESULT"] = temporary.result_of(folder)
+    masks = tuple(secret.encode("utf-8", "surrogateescape") for secret in gathered.secrets.values())
+    return Assignment(
+        row=AttemptRow(
+            id=attempt,
+            run=run,
+            node=node.name,
+            action_key=gathered.key,
+            number=number,
+            state=AttemptState.RUNNING,
+            end=None,
+            exit_code=None,
+            signal=None,
+            began_at=began_at,
+            settled_at=None,
+            log=log,
+            temp=folder,
+            pid=None,
+            claims=claims_of(node),
+            before=_states_before(node, bench.measurer),
+            detail="",
+        ),
+        index=index,
+        node=node,
+        gathered=gathered,
+        last=bench.store.attempts.last_of(node.name, bench.plan_file) if node.clean else None,
+        spawn=Spawn(
+            attempt=attempt,
+            argv=argv,
+            cwd=os.path.normpath(os.path.join(bench.root, node.workdir)),
+            env=environ,
+            log=log,
+            lease=lease,
+            masks=masks,
+            background=node.background,
+        ),
+        folder=folder,
+    )
+
+
+def prepare_attempt(bench: Bench, assignment: Assignment) -> tuple[str, ...]:
+    """Puts what the command must not find out of the way. Called once the intent is
+    committed; returns sentences about what was moved to the trash.
+
+    A crash in here loses nothing: what is removed is recorded, what is not goes to the
+    trash by rename.
+    """
+    node = assignment.node
+    rewritten = [
+        (path, state)
+        for path, state in assignment.gathered.reads.states.items()
+        if state != ABSENT and (path in node.removes or matches(node.writes, path))
+    ]
+    if rewritten and bench.blobs is not None:
+        kept: list[tuple[RelPath, State]] = []
+        for path, state in rewritten:
+            try:
+                bench.blobs.put_state(bench.root, path, state)
+            except Moved:
+                continue  # edited since it was pinned: what stands there is not ours to keep
+            kept.append((path, state))
+        assignment.kept = tuple(kept)
+    if not node.clean:
+        return ()
+    last = assignment.last
+    broken = last is not None and last.end is not AttemptEnd.SUCCEEDED
+    recorded = bench.store.results.last_of(bench.plan_file, node.name)
+    cleared = clear_outputs(
+        node,
+        dict(recorded.outputs) if recorded is not None else {},
+        last.before if last is not None and broken else None,
+        bench.measurer,
+        os.path.join(bench.store.trash, assignment.row.id),
+    )
+    if not cleared.trashed:
+        return ()
+    assert last is not None
+    names = ", ".join(f"`{path}`" for path in cleared.trashed)
+    return (
+        f"moved what {last.id} left unfinished ({names}) to"
+        f" {os.path.join(bench.store.trash, assignment.row.id)}",
+    )
+
+
+def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], None]) -> Executed:
+    """Runs the command and measures what it left. Worker thread; blocks until nothing of
+    the attempt lives. Never raises for anything a command or a disk can do."""
+    temporary.make(assignment.folder)
+    try:
+        try:
+            ended = bench.processes.execute(assignment.spawn, started)
+        except CannotStart as error:
+            if assignment.interrupted is not None:
+                return Executed(assignment, assignment.interrupted, assignment.interrupted_detail)
+            return Executed(assignment, AttemptEnd.NOT_STARTED, str(error), exit_code=error.code)
+        executed = _judge(bench, assignment, ended)
+        if executed.end is not AttemptEnd.SUCCEEDED and assignment.kept:
+            _put_back(bench, assignment, executed)
+        executed.log = _keep_log(assignment.spawn.log)
+        return executed
+    finally:
+        temporary.remove(assignment.folder)
+
+
+def _keep_log(path: str) -> str | None:
+    """The log's path, or None for one that nothing was written to, which goes."""
+    try:
+        if os.path.getsize(path):
+            return path
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def _judge(bench: Bench, assignment: Assignment, ended: Ended) -> Executed:
+    executed = Executed(
+        assignment,
+        AttemptEnd.SUCCEEDED,
+        exit_code=ended.exit_code,
+        signal=ended.signal,
+        duration_seconds=ended.duration_seconds,
+        left_behind=ended.left_behind,
+    )
+    if assignment.interrupted is not None:
+        executed.end = assignment.interrupted
+        executed.detail = assignment.interrupted_detail
+    elif ended.signal is not None:
+        executed.end = AttemptEnd.SIGNALLED
+    elif ended.exit_code:
+        executed.end = AttemptEnd.EXITED
+    else:
+        try:
+            _capture(bench, assignment, executed)
+        except BrokenBoundary as error:
+            executed.end = AttemptEnd.BROKE_BOUNDARY
+            executed.detail = "; ".join(error.sentences)
+    return executed
+
+
+def _capture(bench: Bench, assignment: Assignment, executed: Executed) -> None:
+    """Fills in outputs, value and moved reads. Raises BrokenBoundary."""
+    node = assignment.node
+    masks = assignment.spawn.masks
+    executed.value = _read_result(node, temporary.result_of(assignment.folder), masks)
+    blobs = bench.blobs if assignment.node.cache.enabled is not False else None
+    if masks and blobs is not None:
+        captured = capture_outputs(node, bench.root, bench.measurer, None)
+        for path, state in captured.outputs:
+            if state.startswith(("file:", "exec:")) and _holds_secret(bench.root, path, masks):
+                executed.not_stored = f"`{path}` holds a secret"
+                blobs = None
+                break
+    try:
+        captured = capture_outputs(node, bench.root, bench.measurer, blobs)
+    except StorageFull as error:
+        executed.not_stored = str(error)
+        captured = capture_outputs(node, bench.root, bench.measurer, None)
+    executed.outputs = captured.outputs
+    executed.moved = changed_since(
+        assignment.gathered.reads.states,
+        node,
+        bench.measurer,
+        lambda path: matches(node.writes, RelPath(path)),
+    )
+
+
+def _read_result(node: Node, path: str, masks: tuple[bytes, ...]) -> str | None:
+    if node.result is None:
+        return None
+    try:
+        size = os.path.getsize(path)
+        if size > node.max_result_bytes:
+            raise BrokenBoundary(
+                (f"its result has {size} bytes; `max_result_bytes` is {node.max_result_bytes}",)
+            )
+        with open(path, "rb") as file:
+            data = file.read(node.max_result_bytes + 1)
+    except FileNotFoundError:
+        raise BrokenBoundary(
+            (f'it declares `result = "{node.result.value}"` but wrote nothing to $ASSAY_RESULT',)
+        ) from None
+    except OSError as error:
+        raise BrokenBoundary((f"its result cannot be read: {error.strerror}",)) from error
+    if find_secret(data, masks) is not None:
+        raise BrokenBoundary(("its result holds a secret",))
+    try:
+        text = data.decode()
+        if node.result is ResultKind.TEXT:
+            return canonical_json(text.rstrip("\n")).decode()
+        return canonical_json(json.loads(text)).decode()
+    except UnicodeDecodeError:
+        raise BrokenBoundary(("its result is not UTF-8",)) from None
+    except (ValueError, RecursionError) as error:
+        raise BrokenBoundary((f"its result is not JSON: {error}",)) from None
+
+
+def _holds_secret(root: str, path: RelPath, masks: tuple[bytes, ...]) -> bool:
+    with open(os.path.join(root, path), "rb") as file:
+        return find_secret_in(file, masks) is not None
+
+
+def _states_before(node: Node, measurer: Measurer) -> dict[RelPath, State]:
+    """The declared writes, and what it will remove, as they stand now."""
+    states = states_before(node, measurer)
+    for path in node.removes:
+        states[path] = measurer.state_of(path)
+    return states
+
+
+def _put_back(bench: Bench, assignment: Assignment, executed: Executed) -> None:
+    """Restores the inputs a failed try may have rewritten. What stands there now, right
+    after its processes ended, is its own work and no edit of the user."""
+    assert bench.blobs is not None
+    try:
+        executed.put_back = restore(
+            bench.root,
+            assignment.kept,
+            (),
+            measurer=bench.measurer,
+            blobs=bench.blobs,
+            staging=os.path.join(bench.store.tmp, f"{assignment.row.id}.stage"),
+            trash=os.path.join(bench.store.trash, assignment.row.id),
+            knows=lambda path, state: True,
+        ).put_back
+    except (BlobMissing, BlobCorrupt, CannotRestore, FilesystemError) as error:
+        executed.not_put_back = str(error)

@@ -1,0 +1,66 @@
+"""Whether what two attempts of different runs claim can meet.
+
+Pure. An executing node claims its writes and removes exclusively, its reads shared, and
+its locks; the store keeps the claims with the attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from assay.engine.attempts import Claims
+from assay.engine.states import AttemptId
+from assay.plans.entries import overlap
+from assay.plans.model import Entry, EntryKind, Node
+
+
+def claims_of(node: Node) -> Claims:
+    removes = tuple(Entry(EntryKind.FILE, path) for path in node.removes)
+    return Claims(
+        writes=_present(node.writes) + removes, reads=_present(node.reads), locks=node.locks
+    )
+
+
+def find_conflict(mine: Claims, theirs: Claims) -> str | None:
+    """The path or lock that both want and one of them alone may have, or None."""
+    for name in mine.locks:
+        if name in theirs.locks:
+            return f"lock {name}"
+    for ours, others in (
+        (mine.writes, theirs.writes),
+        (mine.writes, theirs.reads),
+        (mine.reads, theirs.writes),
+    ):
+        for a in ours:
+            for b in others:
+                path = overlap(a, b)
+                if path is not None:
+                    return path
+    return None
+
+
+def closes_cycle(
+    target: AttemptId,
+    ancestors: Iterable[AttemptId],
+    waits: Mapping[AttemptId, Iterable[AttemptId]],
+) -> bool:
+    """Whether waiting for `target` would wait for oneself.
+
+    `ancestors` are the attempts this run is nested in; `waits` says which attempts each
+    attempt waits for, a nested run's waits counting as those of every attempt around it.
+    """
+    mine = frozenset(ancestors)
+    seen: set[AttemptId] = set()
+    open_ends = [target]
+    while open_ends:
+        attempt = open_ends.pop()
+        if attempt in mine:
+            return True
+        if attempt not in seen:
+            seen.add(attempt)
+            open_ends.extend(waits.get(attempt, ()))
+    return False
+
+
+def _present(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    return tuple(entry for entry in entries if not entry.exclude)

@@ -1,0 +1,250 @@
+"""From admitted to started: permits, the machine's resources, claims against other runs, and
+the hand-over to a worker.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import Final
+
+from assay.engine import recovery
+from assay.engine.admission import demand_of
+from assay.engine.attempt import (
+    Assignment,
+    carry_out,
+    plan_attempt,
+    prepare_attempt,
+)
+from assay.engine.events import (
+    NodeStarted,
+    WaitingForRun,
+)
+from assay.engine.filesystem import FilesystemError
+from assay.engine.host_resources import Held, HostResources, UnsafeFolder, folder_for
+from assay.engine.journal import Fact
+from assay.engine.measuring import Unmeasurable
+from assay.engine.neighbours import Blocked
+from assay.engine.restoring import RestoreJob, Restoring
+from assay.engine.run_state import RunState
+from assay.engine.settlement import Settlement
+from assay.engine.states import (
+    AttemptEnd,
+    AttemptId,
+    NodeState,
+    Outcome,
+)
+from assay.plans.model import (
+    ResourceScope,
+)
+
+POLL_SECONDS: Final = 0.1
+"""How often a node that waits for another run looks again."""
+
+
+class Dispatch:
+    """Starts what was admitted; holds back what must wait for others."""
+
+    def __init__(self, run: RunState, settlement: Settlement, restoring: Restoring) -> None:
+        self._run = run
+        self._settlement = settlement
+        self._restoring = restoring
+        self.running: dict[AttemptId, Assignment] = {}
+        self.started_pids: deque[tuple[AttemptId, int]] = deque()
+        """Appended to by workers."""
+        self.blocked: dict[int, Blocked] = {}
+        self.awaits_host: set[int] = set()
+        self._announced_waits: set[tuple[int, AttemptId]] = set()
+        self._polls = False
+        self._host = HostResources(folder_for(run.request.environ, os.getuid()))
+        self._host_held: dict[AttemptId, list[Held]] = {}
+        self._host_amounts = {
+            resource.name: resource.amount
+            for resource in run.plan.resources
+            if resource.scope is ResourceScope.HOST
+        }
+
+    def admit(self) -> list[Assignment]:
+        """One admission pass; permits of what cannot start after all are given back."""
+        starting: list[Assignment] = []
+        for index in list(self._run.admission.admit()):
+            assignment = self._plan_start(index)
+            if assignment is None:
+                self._run.admission.give_back(demand_of(self._run.plan.nodes[index]))
+            else:
+                starting.append(assignment)
+        return starting
+
+    def _plan_start(self, index: int) -> Assignment | None:
+        node = self._run.plan.nodes[index]
+        queued = self._run.queued[index]
+        itself = self._run.neighbours.find_self(node.name)
+        if itself is not None:
+            self._restoring.fail_queued(
+                index,
+                f"runs inside itself: attempt {itself.id} of run {itself.run} started this run",
+            )
+            return None
+        if not self._restoring.inputs_stand(index, queued.gathered):
+            return None
+        self._run.attempt_ordinal += 1
+        number = self._run.tries.get(index, 0) + 1
+        try:
+            assignment = plan_attempt(
+                self._run.bench,
+                self._run.id,
+                self._run.attempt_ordinal,
+                number,
+                index,
+                node,
+                queued.gathered,
+                self._run.clock.now(),
+            )
+        except Unmeasurable as error:
+            self._restoring.fail_queued(index, f"writes `{error.path}`, which {error.reason}")
+            return None
+        if not self._take_host_resources(index, assignment):
+            return None
+        return assignment
+
+    def _take_host_resources(self, index: int, assignment: Assignment) -> bool:
+        held: list[Held] = []
+        for name, amount in assignment.node.resources:
+            total = self._host_amounts.get(name)
+            if total is None:
+                continue
+            try:
+                taken = self._host.try_take(name, amount, total)
+            except UnsafeFolder as error:
+                self._restoring.fail_queued(index, str(error))
+                taken = None
+            else:
+                if taken is None:
+                    del self._run.queued[index]
+                    self.awaits_host.add(index)
+                    self._run.graph.move(index, NodeState.READY)
+                    self._poll_later()
+            if taken is None:
+                for other in held:
+                    other.release()
+                return False
+            held.append(taken)
+        if held:
+            self._host_held[assignment.row.id] = held
+        return True
+
+    def release_host(self, attempt: AttemptId) -> None:
+        for held in self._host_held.pop(attempt, ()):
+            held.release()
+
+    def start(self, assignment: Assignment) -> None:
+        """The intent is committed: clear the way, tell, and hand over to a worker."""
+        index, node, row = assignment.index, assignment.node, assignment.row
+        queued = self._run.queued.pop(index)
+        if not self._run.graph.is_settled(index):
+            self._run.graph.move(index, NodeState.RUNNING)
+        self._run.tries[index] = row.number
+        try:
+            for text in prepare_attempt(self._run.bench, assignment):
+                self._run.warn(text, node.name)
+        except FilesystemError as error:
+            self._run.warn(f"its old outputs could not be cleared: {error}", node.name)
+        self.running[row.id] = assignment
+        self._run.emit(
+            NodeStarted(
+                node=node.name,
+                attempt=row.id,
+                number=row.number,
+                log=row.log,
+                reason=queued.reason,
+            )
+        )
+        if node.timeout_seconds is not None:
+            self._run.after(node.timeout_seconds, lambda: self._time_out(assignment))
+
+        def started(pid: int) -> None:
+            self.started_pids.append((row.id, pid))
+
+        self._run.workers.submit(lambda: carry_out(self._run.bench, assignment, started))
+
+    def hold_for_other(self, index: int, item: Assignment | RestoreJob, conflict: Blocked) -> None:
+        """Another run executes something that overlaps: wait without holding anything."""
+        node = self._run.plan.nodes[index]
+        if isinstance(item, Assignment):
+            self._run.admission.give_back(demand_of(node))
+            self.release_host(item.row.id)
+        self._run.queued.pop(index, None)
+        if conflict.is_hopeless is not None:
+            if self._run.graph.is_settled(index):
+                self._restoring.fail_readers(index, conflict.is_hopeless)
+            else:
+                self._settlement.settle(index, Outcome.FAILED, detail=conflict.is_hopeless)
+            return
+        if not self._run.graph.is_settled(index):
+            self._run.graph.move(index, NodeState.READY)
+        self.blocked[index] = conflict
+        self._poll_later()
+        if (index, conflict.attempt) not in self._announced_waits:
+            self._announced_waits.add((index, conflict.attempt))
+            self._run.ledger.note(
+                Fact.WAITED,
+                node.name,
+                {"for": conflict.run, "attempt": conflict.attempt, "what": conflict.what},
+            )
+            self._run.ledger.announce(
+                WaitingForRun(
+                    node=node.name,
+                    run=conflict.run,
+                    pid=conflict.pid,
+                    since=conflict.since,
+                    what=conflict.what,
+                )
+            )
+            self._run.ledger.commit()
+
+    def _poll_later(self) -> None:
+        if not self._polls:
+            self._polls = True
+            self._run.after(POLL_SECONDS, self._poll)
+
+    def _poll(self) -> None:
+        """Looks again at nodes that wait for another run or a resource of the machine."""
+        self._polls = False
+        self._run.ready.extend(sorted(self.awaits_host))
+        self.awaits_host.clear()
+        if self._run.neighbours.has_dead():
+            for text in recovery.recover(
+                self._run.store, self._run.measurer, self._run.blobs, self._run.clock
+            ):
+                self._run.warn(text)
+        running = {row.id for row in self._run.neighbours.others()} if self.blocked else set()
+        for index, conflict in list(self.blocked.items()):
+            if conflict.attempt in running:
+                continue
+            del self.blocked[index]
+            if self._run.graph.is_settled(index):
+                self._retry_repair(index)
+            else:
+                self._run.ready.append(index)
+        if self.blocked:
+            self._poll_later()
+
+    def _retry_repair(self, producer: int) -> None:
+        """A repair that waited for another run: its readers look at their inputs afresh."""
+        self._restoring.release_readers(producer)
+
+    def _time_out(self, assignment: Assignment) -> None:
+        if assignment.row.id in self.running and assignment.interrupted is None:
+            seconds = assignment.node.timeout_seconds
+            assert seconds is not None
+            self.interrupt(assignment, AttemptEnd.TIMED_OUT, f"timed out after {seconds:g}s")
+
+    def interrupt(self, assignment: Assignment, end: AttemptEnd, detail: str) -> None:
+        """SIGTERM to the node's processes, SIGKILL after its grace."""
+        assignment.interrupted_detail = detail
+        assignment.interrupted = end
+        self._run.bench.processes.terminate(assignment.row.id)
+        self._run.after(
+            assignment.node.grace_seconds,
+            lambda: self._run.bench.processes.kill(assignment.row.id),
+        )

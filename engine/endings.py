@@ -1,0 +1,283 @@
+"""How attempts end: a result recorded, a difference from an earlier one resolved, a failure
+retried or final.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from assay.engine.admission import demand_of
+from assay.engine.attempt import (
+    Executed,
+)
+from assay.engine.blobs import BlobCorrupt, BlobMissing
+from assay.engine.dispatch import Dispatch
+from assay.engine.events import (
+    AttemptFailed,
+)
+from assay.engine.filesystem import FilesystemError
+from assay.engine.journal import Fact
+from assay.engine.keys import is_cacheable
+from assay.engine.materialize import CannotRestore, restore
+from assay.engine.restoring import Restoring, knows_all
+from assay.engine.results import ResultRow
+from assay.engine.run_state import Queued, RunState
+from assay.engine.settlement import Settlement
+from assay.engine.states import (
+    ABSENT,
+    AttemptEnd,
+    NodeState,
+    Outcome,
+)
+from assay.plans.canonical import JsonValue
+from assay.plans.model import (
+    Background,
+    When,
+)
+
+
+class Endings:
+    """Takes what workers report of attempts."""
+
+    def __init__(
+        self, run: RunState, settlement: Settlement, restoring: Restoring, dispatch: Dispatch
+    ) -> None:
+        self._run = run
+        self._settlement = settlement
+        self._restoring = restoring
+        self._dispatch = dispatch
+
+    def end_attempt(self, executed: Executed) -> None:
+        assignment = executed.assignment
+        index, node, row = assignment.index, assignment.node, assignment.row
+        del self._dispatch.running[row.id]
+        self._run.admission.give_back(demand_of(node))
+        self._dispatch.release_host(row.id)
+        now = self._run.clock.now()
+        self._run.ledger.note(
+            Fact.ATTEMPT_SETTLED,
+            node.name,
+            {
+                "attempt": row.id,
+                "number": row.number,
+                "end": executed.end.value,
+                "exit_code": executed.exit_code,
+                "signal": executed.signal,
+                "detail": executed.detail,
+                "duration_seconds": round(executed.duration_seconds, 6),
+                "left_behind": list(executed.left_behind),
+                "put_back": list(executed.put_back),
+            },
+            then=lambda _: self._run.store.attempts.settle(
+                row.id,
+                executed.end,
+                executed.exit_code,
+                executed.signal,
+                executed.detail,
+                now,
+            ),
+        )
+        if executed.left_behind and node.background is Background.END:
+            count = len(executed.left_behind)
+            self._run.warn(
+                f"ended {count} process{'es' if count > 1 else ''} it left behind", node.name
+            )
+        if executed.end is AttemptEnd.SUCCEEDED:
+            self._succeed(executed, now)
+        else:
+            self._fail(executed)
+
+    def _succeed(self, executed: Executed, now: float) -> None:
+        assignment = executed.assignment
+        index, node, gathered = assignment.index, assignment.node, assignment.gathered
+        may_serve = (
+            is_cacheable(node)
+            and self._run.store.recorded
+            and not executed.moved
+            and executed.not_stored is None
+        )
+        if executed.moved:
+            names = ", ".join(f"`{path}`" for path in executed.moved)
+            self._run.ledger.note(
+                Fact.READS_MOVED,
+                node.name,
+                {"attempt": assignment.row.id, "paths": list(executed.moved)},
+            )
+            self._run.warn(f"{names} changed while it ran: its result is not cached", node.name)
+        if executed.not_stored is not None:
+            self._run.warn(f"its result is not cached: {executed.not_stored}", node.name)
+        if not may_serve or node.when is When.ALWAYS:
+            self._run.certifies = False
+        row = ResultRow(
+            address=gathered.address,
+            action_key=gathered.key,
+            node=node.name,
+            plan_file=self._run.plan.file,
+            run=self._run.id,
+            journal_seq=0,
+            recorded_at=now,
+            outputs=executed.outputs,
+            value=executed.value,
+            recipe=gathered.recipe_json.decode("utf-8", "surrogateescape"),
+            evidence=_evidence(executed),
+            serves=may_serve,
+            expires_at=None if node.cache.ttl_seconds is None else now + node.cache.ttl_seconds,
+            duration_seconds=executed.duration_seconds,
+            log=executed.log,
+        )
+        earlier = self._run.store.results.get(gathered.address) if may_serve else None
+        if earlier is not None and earlier.serves and _differs(earlier, row):
+            kept = self._resolve_difference(executed, earlier, row)
+            if kept is None:
+                return
+            row = kept
+        if row.run == self._run.id:
+            self._run.ledger.note(
+                Fact.RESULT_RECORDED,
+                node.name,
+                {
+                    "address": row.address,
+                    "outputs": [list(item) for item in row.outputs],
+                    "value": row.value,
+                    "serves": row.serves,
+                },
+                then=lambda seq: self._run.store.results.put(replace(row, journal_seq=seq)),
+            )
+        if row.expires_at is not None:
+            self._run.first_expiry = min(self._run.first_expiry or row.expires_at, row.expires_at)
+        if row.value is not None:
+            self._run.values[node.name] = json.loads(row.value)
+        self._run.observations.record(index, row.outputs)
+        if self._run.graph.is_settled(index):
+            self._restoring.release_readers(index)
+            return
+        self._settlement.settle(
+            index,
+            Outcome.BUILT,
+            key=gathered.key,
+            duration_seconds=executed.duration_seconds,
+            log=executed.log,
+            value=row.value,
+            exit_code=executed.exit_code,
+        )
+
+    def _resolve_difference(
+        self, executed: Executed, earlier: ResultRow, row: ResultRow
+    ) -> ResultRow | None:
+        """Two results under one key: the one that stands from now on, None when the run is
+        strict and the node has failed for it."""
+        assignment = executed.assignment
+        node = assignment.node
+        path, was, now = _first_difference(earlier, row)
+        if node.nondeterministic:
+            try:
+                restore(
+                    self._run.store.root,
+                    earlier.outputs,
+                    node.writes,
+                    measurer=self._run.measurer,
+                    blobs=self._run.blobs,
+                    staging=f"{self._run.store.tmp}/{assignment.row.id}.stage",
+                    trash=f"{self._run.store.trash}/{assignment.row.id}",
+                    knows=knows_all,  # what stands there was made just now
+                )
+            except (BlobMissing, BlobCorrupt, CannotRestore, FilesystemError):
+                return row  # the first result cannot be had any more: this one takes its place
+            return earlier
+        self._run.ledger.note(
+            Fact.RESULT_REPLACED,
+            node.name,
+            {
+                "address": row.address,
+                "path": path,
+                "was": was,
+                "now": now,
+                "recorded_by": earlier.run,
+                "recorded_seq": earlier.journal_seq,
+            },
+        )
+        text = (
+            f"gave another result than in run {earlier.run} although nothing it reads changed:"
+            f" {path} differs (declare `nondeterministic = true` if that is right)"
+        )
+        if self._run.request.strict:
+            self._settlement.fail_settled(assignment.index, text, executed)
+            return None
+        self._run.warn(text, node.name)
+        return row
+
+    def _fail(self, executed: Executed) -> None:
+        assignment = executed.assignment
+        index, node, row = assignment.index, assignment.node, assignment.row
+        if self._run.graph.is_settled(index):
+            self._restoring.fail_readers(index, executed.detail or executed.end.value)
+            return
+        retry_in = self._retry_delay(executed)
+        if executed.end is not AttemptEnd.CANCELLED:
+            self._run.ledger.announce(
+                AttemptFailed(
+                    node=node.name,
+                    attempt=row.id,
+                    number=row.number,
+                    attempts=node.retry.attempts,
+                    end=executed.end,
+                    exit_code=executed.exit_code,
+                    signal=executed.signal,
+                    detail=executed.detail,
+                    log=row.log,
+                    duration_seconds=executed.duration_seconds,
+                    retry_in_seconds=retry_in,
+                )
+            )
+        if retry_in is None:
+            self._settlement.fail_settled(index, executed.detail, executed)
+            return
+        self._run.graph.move(index, NodeState.BACKING_OFF)
+        queued = Queued(assignment.gathered, f"retry after {executed.end.value}")
+        self._run.after(retry_in, lambda: self._try_again(index, queued))
+
+    def _retry_delay(self, executed: Executed) -> float | None:
+        """Seconds until the next try, None when this failure is final."""
+        assignment = executed.assignment
+        retry = assignment.node.retry
+        number = assignment.row.number
+        if number >= retry.attempts or self._run.stopping or self._run.stopped_by is not None:
+            return None
+        if executed.end in (AttemptEnd.CANCELLED, AttemptEnd.NOT_STARTED):
+            return None
+        if retry.exit_codes and executed.exit_code not in retry.exit_codes:
+            return None
+        return min(retry.max_backoff_seconds, retry.backoff_seconds * retry.factor ** (number - 1))
+
+    def _try_again(self, index: int, queued: Queued) -> None:
+        if self._run.graph.is_settled(index):
+            return  # cancelled meanwhile
+        self._run.graph.move(index, NodeState.QUEUED)
+        self._run.queued[index] = queued
+        node = self._run.plan.nodes[index]
+        self._run.admission.enter(index, node.priority, demand_of(node))
+
+
+def _evidence(executed: Executed) -> dict[str, JsonValue]:
+    """What was proved about the attempt. A declared boundary proves that reads stood still
+    and writes are there, not that nothing else was touched."""
+    return {
+        "boundary": executed.assignment.node.boundary.value,
+        "reads_stood_still": not executed.moved,
+        "reads_verified": False,
+        "writes_verified": False,
+        "hermetic": False,
+    }
+
+
+def _differs(earlier: ResultRow, later: ResultRow) -> bool:
+    return earlier.outputs != later.outputs or earlier.value != later.value
+
+
+def _first_difference(earlier: ResultRow, later: ResultRow) -> tuple[str, str, str]:
+    was, now = dict(earlier.outputs), dict(later.outputs)
+    for path in sorted(was.keys() | now.keys()):
+        if was.get(path, ABSENT) != now.get(path, ABSENT):
+            return f"`{path}`", was.get(path, ABSENT), now.get(path, ABSENT)
+    return "its result", earlier.value or "none", later.value or "none"

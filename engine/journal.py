@@ -1,0 +1,205 @@
+"""The append-only record of every fact; nothing happened that is not in it.
+
+Knows how a record is identified and read back, not when one is due: whoever changes state
+appends the record that tells of it, inside the same transaction.
+
+A record's identity is (source, sequence). `source` names the producer (a run's id, or one
+of this module's own kind) and `sequence` counts what that producer said. Saying the same
+again is the same record; saying something else under the same identity is JournalConflict.
+"""
+
+# ruff: noqa: S608 - SQL is put together from constants of this module; values are bound.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from assay.engine.columns import from_column, from_json, to_column, to_json
+from assay.engine.states import RunId
+
+if TYPE_CHECKING:
+    from assay.engine.database import Database, Row
+    from assay.plans.canonical import JsonValue
+
+
+class Fact(StrEnum):
+    """The kinds of records, with what their `data` holds (absent keys: not known).
+
+    Together they let a stranger explain a run: what was selected and why each node
+    executed or not, with which inputs, how each try ended, what was recorded, served,
+    restored or thrown away, who waited for whom and who ended it.
+    """
+
+    RUN_CREATED = "run-created"
+    """plan, file, digest, generation, targets, tags, params, selected, jobs, agents, flags,
+    assay (its version), pid, host, parent_attempt"""
+    RUN_CLAIMED = "run-claimed"
+    """fence, pid, host, from (the dead owner's pid)"""
+    RUN_SETTLED = "run-settled"
+    """status, counts, duration_seconds, outputs"""
+    AGREED = "agreed"
+    """The only record of a run that dispatched nothing: with (the earlier run), seq (its
+    last record), selected"""
+    CANCEL_REQUESTED = "cancel-requested"
+    """signal, immediate, by (pid of who asked)"""
+    SOURCES_PINNED = "sources-pinned"
+    """paths (how many), digest (of the pins)"""
+    NODES_READY = "nodes-ready"
+    """verdicts: [[node, action_key, verdict, reason]], verdict `clean`, `restore` or `run`"""
+    RESULT_SERVED = "result-served"
+    """address, recorded_by (run), recorded_seq, restored (paths put back), removed, trashed"""
+    RESULT_EXPIRED = "result-expired"
+    """address, recorded_by, expired_at: journalled before it is acted on"""
+    ATTEMPT_BEGUN = "attempt-begun"
+    """attempt, number, action_key, reason, argv, workdir, log, temp"""
+    ATTEMPT_STARTED = "attempt-started"
+    """attempt, pid"""
+    ATTEMPT_SETTLED = "attempt-settled"
+    """attempt, end, exit_code, signal, detail, duration_seconds, left_behind (pids),
+    retry_in_seconds"""
+    READS_MOVED = "reads-moved"
+    """attempt, paths: changed while it ran, so its result is not cached"""
+    RESULT_RECORDED = "result-recorded"
+    """address, outputs ([[path, state]]), value, expires_at"""
+    RESULT_REPLACED = "result-replaced"
+    """address, path (first that differs), was (state, run), now (state)"""
+    RESULT_EVICTED = "result-evicted"
+    """address, recorded_by, recorded_seq, why"""
+    NODES_SETTLED = "nodes-settled"
+    """outcomes: [[node, outcome, detail]]; one record may settle many"""
+    GENERATION_APPENDED = "generation-appended"
+    """generation, template, nodes, digest (of the grown plan)"""
+    WAITED = "waited"
+    """for (run), attempt, what (path, lock or resource), seconds"""
+    OUTPUTS_CLEARED = "outputs-cleared"
+    """attempt, removed, trashed ([[path, to]])"""
+    LEFTOVERS_REMOVED = "leftovers-removed"
+    """paths, of (node instance the plan no longer has)"""
+    SURVIVORS_ENDED = "survivors-ended"
+    """attempt, pids, waited_seconds"""
+    BLOB_SET_ASIDE = "blob-set-aside"
+    """digest, to, why"""
+    DAMAGED = "damaged"
+    """file, why, kept_as, kept ({table: rows}), lost (tables not read to their end)"""
+    DEGRADED = "degraded"
+    """why: from here on the run goes unrecorded; written when the disk lets it"""
+    CACHE_COLLECTED = "cache-collected"
+    """results, blobs, size_bytes, logs: how many went, and why"""
+    CACHE_CLEARED = "cache-cleared"
+    """results, blobs, size_bytes"""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    seq: int
+    """Position in the journal of this store; ascending in time."""
+    at: float
+    run: RunId | None
+    node: str | None
+    kind: str
+    source: str
+    sequence: int
+    data: JsonValue
+
+
+class JournalConflict(Exception):
+    """Something different was said before under the same identity."""
+
+    def __init__(self, source: str, sequence: int) -> None:
+        super().__init__(f"journal record {sequence} of `{source}` exists and says something else")
+        self.source = source
+        self.sequence = sequence
+
+
+_CHUNK: Final = 1000
+
+_INSERT: Final = (
+    "INSERT INTO journal (at, run, node, kind, source, sequence, data)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, sequence) DO NOTHING"
+)
+
+
+class Journal:
+    def __init__(self, database: Database, now: Callable[[], float]) -> None:
+        self._database = database
+        self._now = now
+
+    def append(
+        self,
+        source: str,
+        sequence: int,
+        kind: str,
+        *,
+        run: RunId | None,
+        node: str | None = None,
+        data: JsonValue = None,
+    ) -> int:
+        """Append one record to the transaction that is open, or in one of its own.
+
+        Returns its seq, that of the existing record when the same was said before. Raises
+        JournalConflict, and ValueError for data that is not JSON.
+        """
+        text = None if data is None else to_json(data)
+        bound = None if node is None else to_column(node)
+        seq = self._database.insert(
+            _INSERT, (self._now(), run, bound, str(kind), to_column(source), sequence, text)
+        )
+        if seq is not None:
+            return seq
+        row = self._database.query_one(
+            "SELECT seq, run, node, kind, data FROM journal WHERE source = ? AND sequence = ?",
+            (to_column(source), sequence),
+        )
+        if row is None or row[1:] != (run, bound, str(kind), text):
+            raise JournalConflict(source, sequence)
+        return int(row[0])
+
+    def read(
+        self, run: RunId | None = None, node: str | None = None, after: int = 0
+    ) -> Iterator[Record]:
+        """Records in order, those of a run and of a node when given, with a seq above
+        `after`. Holds nothing open between records; sees what is appended meanwhile."""
+        where = "seq > ?"
+        narrow: list[str | bytes] = []
+        if run is not None:
+            where += " AND run = ?"
+            narrow.append(run)
+        if node is not None:
+            where += " AND node = ?"
+            narrow.append(to_column(node))
+        sql = (
+            "SELECT seq, at, run, node, kind, source, sequence, data FROM journal"
+            f" WHERE {where} ORDER BY seq LIMIT {_CHUNK}"
+        )
+        while True:
+            rows = self._database.query(sql, (after, *narrow))
+            for row in rows:
+                yield self._decode(row)
+            if len(rows) < _CHUNK:
+                return
+            after = rows[-1][0]
+
+    def last_seq(self) -> int:
+        """The seq of the newest record, 0 when there is none."""
+        row = self._database.query_one("SELECT max(seq) FROM journal")
+        return int(row[0] or 0) if row else 0
+
+    def _decode(self, row: Row) -> Record:
+        seq, at, run, node, kind, source, sequence, text = row
+        try:
+            data = None if text is None else from_json(text)
+        except (ValueError, TypeError) as error:
+            raise self._database.damaged(f"journal record {seq} cannot be read") from error
+        return Record(
+            seq,
+            at,
+            run,
+            None if node is None else from_column(node),
+            kind,
+            from_column(source),
+            sequence,
+            data,
+        )

@@ -1,0 +1,150 @@
+"""What one run has yet to commit, and what it tells once that is done.
+
+State rows and the journal records that describe them go into one transaction; an event is
+emitted only after it. When the disk fills up the run goes on unrecorded: the ledger
+repeats what was pending on the store's in-memory stand-in, so that nobody else notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from assay.engine.events import Event, Warned
+from assay.engine.journal import Fact
+from assay.engine.runs import NoSuchRun, RunRow
+from assay.engine.states import RunStatus
+from assay.engine.store import Store
+from assay.engine.store_errors import StoreUnwritable
+from assay.plans.canonical import JsonValue
+from assay.plans.model import NodeName
+
+HEARTBEAT_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    kind: str
+    node: NodeName | None
+    data: JsonValue
+
+
+class Ledger:
+    """One run's pending records and announcements, in the order they were made."""
+
+    def __init__(self, store: Store, row: RunRow, emit: Callable[[Event], None]) -> None:
+        self._store = store
+        self._row = row
+        self._emit = emit
+        self._pending: list[Callable[[], object]] = []
+        self._events: list[Event] = []
+        self._sequence = 0
+        self._is_open = False
+        self._source = f"run:{row.id}"
+
+    def open(self) -> None:
+        """Creates the run's row and its first journal record."""
+        self.write(lambda: self._store.runs.create(self._row))
+        self.note(
+            Fact.RUN_CREATED,
+            data={
+                "plan": self._row.plan_name,
+                "file": self._row.plan_file,
+                "digest": self._row.plan_digest,
+                "targets": list(self._row.targets),
+                "pid": self._row.owner.pid,
+                "host": self._row.owner.host,
+            },
+        )
+        self.commit()
+        self._is_open = True
+
+    def note(
+        self,
+        kind: str,
+        node: NodeName | None = None,
+        data: JsonValue = None,
+        then: Callable[[int], object] | None = None,
+    ) -> None:
+        """One journal record, part of the next commit; `then` receives its position and
+        writes the state rows that the record describes."""
+        self._sequence += 1
+        sequence = self._sequence
+
+        def append() -> None:
+            position = self._append(sequence, _Record(kind, node, data))
+            if then is not None:
+                then(position)
+
+        self._pending.append(append)
+
+    def write(self, change: Callable[[], object]) -> None:
+        """A change of state rows, part of the next commit; must bear being repeated on an
+        empty store."""
+        self._pending.append(change)
+
+    def announce(self, event: Event) -> None:
+        """Emitted after the next commit."""
+        self._events.append(event)
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending or self._events)
+
+    def commit(self, last: Callable[[], None] | None = None) -> None:
+        """Commits what is pending, `last` at the end of the same transaction, then emits.
+
+        Raises LostFence when another assay took the run over.
+        """
+        if self._pending or last is not None:
+            try:
+                self._write_out(last)
+            except StoreUnwritable as error:
+                self._go_unrecorded(str(error))
+                self._write_out(last)
+            self._pending.clear()
+        events, self._events = self._events, []
+        for event in events:
+            self._emit(event)
+
+    def _write_out(self, last: Callable[[], None] | None) -> None:
+        with self._store.transaction():
+            if self._is_open:
+                self._store.runs.check_fence(self._row.id, self._row.fence)
+            for change in self._pending:
+                change()
+            if last is not None:
+                last()
+            self._store.stats.flush()
+
+    def _go_unrecorded(self, why: str) -> None:
+        self._store.degrade(why)
+        if self._is_open:
+            try:
+                self._store.runs.get(self._row.id)
+            except NoSuchRun:  # the disk could not even be read
+                self._store.runs.create(self._row)
+        self._events.append(Warned(self._store.notices[-1]))
+
+    def settle(self, status: RunStatus, counts: dict[str, int], plan_digest: str) -> None:
+        """Ends the run with the next commit."""
+        self.write(
+            lambda: self._store.runs.settle(
+                self._row.id, self._row.fence, status, counts, plan_digest=plan_digest
+            )
+        )
+
+    def heartbeat(self) -> None:
+        """Tells with the next commit that the owner lives."""
+        self.write(lambda: self._store.runs.heartbeat(self._row.id, self._row.fence))
+
+    def _append(self, sequence: int, fact: _Record) -> int:
+        return self._store.journal.append(
+            self._source,
+            sequence,
+            fact.kind,
+            run=self._row.id,
+            node=fact.node,
+            data=fact.data,
+        )

@@ -1,0 +1,114 @@
+"""Other runs on the same store: whose attempts this run must wait for.
+
+Runs on the coordinator's thread. A conflict is looked for inside the transaction that
+records the intent, so that of two runs one always sees the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from assay.engine.attempts import AttemptRow, Claims
+from assay.engine.claims import closes_cycle, find_conflict
+from assay.engine.states import AttemptId, RunId
+from assay.engine.store import Store
+from assay.plans.model import NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """An attempt of another run holds what a node wants."""
+
+    attempt: AttemptId
+    run: RunId
+    node: NodeName
+    pid: int
+    since: float
+    what: str
+    is_hopeless: str | None
+    """Set when waiting would wait for oneself: the sentence that says how."""
+
+
+class Neighbours:
+    """What one run knows of the others. `parent` is the attempt this run is nested in."""
+
+    def __init__(self, store: Store, run: RunId, plan_file: str, parent: AttemptId | None) -> None:
+        self._store = store
+        self._run = run
+        self._plan_file = plan_file
+        self.ancestors = self._find_ancestors(parent)
+        self.waits: frozenset[AttemptId] = frozenset()
+        """Whom this run is recorded to wait for."""
+
+    def _find_ancestors(self, parent: AttemptId | None) -> tuple[AttemptRow, ...]:
+        """The attempts around this run, innermost first."""
+        found: list[AttemptRow] = []
+        seen: set[AttemptId] = set()
+        while parent is not None and parent not in seen:
+            seen.add(parent)
+            row = self._store.attempts.get(parent)
+            if row is None:
+                break  # nested in a node of another workspace
+            found.append(row)
+            parent = self._store.runs.get(row.run).parent_attempt
+        return tuple(found)
+
+    def find_self(self, node: NodeName) -> AttemptRow | None:
+        """The ancestor that is an attempt of this very node: a loop without an end."""
+        for row in self.ancestors:
+            run = self._store.runs.get(row.run)
+            if row.node == node and run.plan_file == self._plan_file:
+                return row
+        return None
+
+    def find_blocking(self, mine: Claims, others: list[AttemptRow]) -> Blocked | None:
+        """The first attempt among `others` whose claims meet `mine`."""
+        for row in others:
+            what = find_conflict(mine, row.claims)
+            if what is None:
+                continue
+            run = self._store.runs.get(row.run)
+            return Blocked(
+                attempt=row.id,
+                run=row.run,
+                node=NodeName(row.node),
+                pid=run.owner.pid,
+                since=row.began_at,
+                what=what,
+                is_hopeless=self._explain_cycle(row),
+            )
+        return None
+
+    def others(self) -> list[AttemptRow]:
+        """Running attempts of live runs. Inside or outside a transaction."""
+        rows = self._store.attempts.running(excluding_run=self._run)
+        return [row for row in rows if self._store.runs.is_alive(row.run)] if rows else rows
+
+    def has_dead(self) -> bool:
+        """Whether attempts are marked running whose run has died since."""
+        rows = self._store.attempts.running(excluding_run=self._run)
+        return any(not self._store.runs.is_alive(row.run) for row in rows)
+
+    def wait_for(self, attempts: frozenset[AttemptId]) -> None:
+        """Records whom this run waits for; inside a transaction."""
+        if attempts != self.waits:
+            self._store.runs.set_waiting(self._run, tuple(sorted(attempts)))
+            self.waits = attempts
+
+    def _explain_cycle(self, target: AttemptRow) -> str | None:
+        if not self.ancestors:
+            return None
+        waits: dict[AttemptId, set[AttemptId]] = {}
+        for run in self._store.runs.unsettled():
+            waiting = self._store.runs.waiting(run.id)
+            if waiting and run.id != self._run:
+                for around in self._find_ancestors(run.parent_attempt):
+                    waits.setdefault(around.id, set()).update(waiting)
+        mine = [row.id for row in self.ancestors]
+        if not closes_cycle(target.id, mine, waits):
+            return None
+        outer = self.ancestors[-1]
+        return (
+            f"waits for `{target.node}` of run {target.run}, which cannot end before it: this run"
+            f" was started by `{outer.node}` of run {outer.run}"
+        )

@@ -1,0 +1,357 @@
+"""What a run has seen of the workspace: pins of source inputs, glob memberships, and what
+each settled node left at its paths.
+
+The world is observed once. Sources are measured when their nodes enter the run; produced
+paths take the states their producers recorded. Nothing here writes, but for the removal
+of what node instances that are gone from the plan have left among a glob's matches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from assay.engine.environment import Refused
+from assay.engine.measuring import Measurer, Unmeasurable
+from assay.engine.states import ABSENT, FOLDER, State
+from assay.plans.entries import matches
+from assay.plans.folders import Folders, UnreadableFolder
+from assay.plans.model import EdgeKind, Entry, EntryKind, Node, Plan, RelPath, When
+
+Group = tuple[tuple[Entry, ...], tuple[str, ...]]
+"""Read entries with a pattern among them, and the ignore patterns that apply."""
+
+
+class RecordedOutputs(Protocol):
+    """What the store knows of outputs recorded in earlier runs."""
+
+    def writers_of(self, path: RelPath) -> Sequence[tuple[str, str, State]]:
+        """(plan file, node, state) of everyone who recorded `path` last."""
+
+
+class WriteIndex:
+    """Which nodes declare a path among their writes; a look-up costs the path's depth."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, list[int]] = {}
+        self._trees: dict[str, list[int]] = {}
+        self._globs: dict[str, list[tuple[int, Entry]]] = {}
+        self._nodes: dict[int, Node] = {}
+
+    def add(self, index: int, node: Node) -> None:
+        if node.writes:
+            self._nodes[index] = node
+        for entry in node.writes:
+            if entry.exclude:
+                continue
+            if entry.kind is EntryKind.FILE:
+                self._files.setdefault(entry.path, []).append(index)
+            elif entry.kind is EntryKind.TREE:
+                self._trees.setdefault(entry.path, []).append(index)
+            else:
+                self._globs.setdefault(_fixed_folder(entry.path), []).append((index, entry))
+
+    def writers(self, path: RelPath) -> list[int]:
+        """Every node whose declared writes name `path`."""
+        found = list(self._files.get(path, ()))
+        if self._trees or self._globs:
+            for folder in _folders_of(path):
+                found.extend(self._trees.get(folder, ()))
+                for index, entry in self._globs.get(folder, ()):
+                    if matches((entry,), path):
+                        found.append(index)
+        if len(found) > 1 or (found and self._nodes[found[0]].writes[-1].exclude):
+            found = [i for i in dict.fromkeys(found) if matches(self._nodes[i].writes, path)]
+        return found
+
+
+@dataclass(slots=True)
+class Reads:
+    """What one node reads, as it should find it.
+
+    `states` maps each path to the state that enters the key; `produced` names those of
+    them that a node of this run left there.
+    """
+
+    states: dict[RelPath, State]
+    produced: tuple[RelPath, ...] = ()
+
+
+@dataclass(slots=True)
+class Pins:
+    """Source inputs and memberships as measured when their nodes entered the run."""
+
+    states: dict[RelPath, State] = field(default_factory=dict)
+    members: dict[Group, tuple[RelPath, ...]] = field(default_factory=dict)
+
+
+class Observations:
+    """See the module. One instance lives as long as its run."""
+
+    def __init__(
+        self,
+        root: str,
+        plan: Plan,
+        measurer: Measurer,
+        recorded: RecordedOutputs,
+        *,
+        remove: Callable[[str], object] | None,
+    ) -> None:
+        """`remove` deletes a file by absolute path; None for a question, which leaves
+        everything where it is."""
+        self.pins = Pins()
+        self.left_over: list[RelPath] = []
+        """Outputs of vanished instances that were removed (or would be, in a question)."""
+        self.folders = Folders(root)
+        self._root = root
+        self._measurer = measurer
+        self._recorded = recorded
+        self._remove = remove
+        self._writes = WriteIndex()
+        self._plan = plan
+        self._names: set[str] = set()
+        self._indexed = 0
+        self._current: dict[RelPath, State] = {}
+        self._produced: dict[int, tuple[tuple[RelPath, State], ...]] = {}
+        self._unmeasurable: dict[RelPath, str] = {}
+        self._broken_groups: dict[Group, str] = {}
+        self._resolved: dict[tuple[Group, tuple[int, ...]], Reads] = {}
+        self.extend(plan)
+
+    def extend(self, plan: Plan) -> None:
+        """Takes in the nodes of a new generation."""
+        self._plan = plan
+        for index in range(self._indexed, len(plan.nodes)):
+            self._writes.add(index, plan.nodes[index])
+            self._names.add(plan.nodes[index].name)
+        self._indexed = len(plan.nodes)
+
+    def writers(self, path: RelPath) -> list[int]:
+        return self._writes.writers(path)
+
+    def pin(self, indices: Iterable[int], *, fresh_listing: bool = False) -> None:
+        """Measures every source input of these nodes that is not pinned yet."""
+        if fresh_listing:
+            # Folders that a node wrote into were listed before it did.
+            self.folders = Folders(self._root)
+        wanted: dict[RelPath, None] = {}
+        looked_at: set[tuple[Group, tuple[int, ...]]] = set()
+        for index in indices:
+            node = self._plan.nodes[index]
+            producers = self._producers(index)
+            deps = frozenset(producers)
+            for entry in node.reads:
+                if entry.kind is EntryKind.FILE and not entry.exclude:
+                    if not self._is_produced(entry.path, deps):
+                        wanted[entry.path] = None
+            group = _group_of(node)
+            if group is not None and (group, producers) not in looked_at:
+                looked_at.add((group, producers))
+                for path in self._source_members(group):
+                    if not self._is_produced(path, deps):
+                        wanted[path] = None
+        fresh = [path for path in wanted if path not in self.pins.states]
+        states, unmeasurable = self._measurer.states_of(fresh)
+        self.pins.states.update(states)
+        self._unmeasurable.update(unmeasurable)
+
+    def record(self, index: int, outputs: tuple[tuple[RelPath, State], ...]) -> None:
+        """Node `index` settled, leaving `outputs`."""
+        self._produced[index] = outputs
+        self._current.update(outputs)
+        for path in self._plan.nodes[index].removes:
+            self._current[path] = ABSENT
+
+    def final_states(self) -> dict[RelPath, State] | None:
+        """What stands at every path the run read or wrote, if the next run would find its
+        inputs so; None when a node rewrote a source that others, or it itself, had read."""
+        for path, state in self._current.items():
+            if self.pins.states.get(path, state) != state:
+                return None
+        return {**self.pins.states, **self._current}
+
+    def outputs_of(self, index: int) -> tuple[tuple[RelPath, State], ...]:
+        return self._produced.get(index, ())
+
+    def state_of_tool(self, path: RelPath) -> State:
+        """A program in the workspace that a command turned out to use: as a node of this
+        run left it, or pinned now. Raises Unmeasurable."""
+        state = self._current.get(path) or self.pins.states.get(path)
+        if state is None:
+            state = self.pins.states[path] = self._measurer.state_of(path)
+        return state
+
+    def reads_of(self, index: int) -> Reads:
+        """What node `index` reads if it is dispatched now. Raises Refused."""
+        node = self._plan.nodes[index]
+        producers = self._producers(index)
+        deps = frozenset(producers)
+        group = _group_of(node)
+        if group is None:
+            reads = Reads({})
+        else:
+            base = self._members(group, node, producers)
+            reads = Reads(dict(base.states), base.produced)
+        has_exclusions = any(entry.exclude for entry in node.reads)
+        produced = list(reads.produced)
+        for entry in node.reads:
+            if entry.kind is not EntryKind.FILE or entry.exclude:
+                continue
+            path = entry.path
+            if has_exclusions and not matches(node.reads, path):
+                continue
+            if self._is_produced(path, deps):
+                state = self._current.get(path)
+                if path not in reads.states:
+                    produced.append(path)
+            else:
+                if path in self._unmeasurable:
+                    raise Refused(f"reads `{path}`, which {self._unmeasurable[path]}")
+                state = self.pins.states[path]
+            if state is None or state == ABSENT:
+                state = self._absent(node, entry, deps)
+            elif state == FOLDER:
+                raise Refused(f"reads `{path}` as a file, but it is a folder: write `{path}/`")
+            elif state.startswith("link:") and ">" not in state:
+                raise Refused(f"reads `{path}`, which is a link that leads nowhere")
+            reads.states[path] = state
+        reads.produced = tuple(produced)
+        return reads
+
+    def template_matches(self, index: int) -> tuple[RelPath, ...]:
+        """What a template's pattern names now that the writers of its paths have settled.
+        Raises Refused."""
+        states = self.reads_of(index).states
+        return tuple(sorted(path for path, state in states.items() if state != ABSENT))
+
+    def _absent(self, node: Node, entry: Entry, producers: frozenset[int]) -> State:
+        writers = [i for i in self._writes.writers(entry.path) if i in producers]
+        settled_without = any(i not in self._produced for i in writers)
+        if entry.optional or entry.path in node.removes:
+            return ABSENT
+        if node.when is not When.SUCCESS and settled_without:
+            return ABSENT
+        if writers:
+            names = " and ".join(f"`{self._plan.nodes[i].name}`" for i in writers)
+            raise Refused(f"reads `{entry.path}`, which {names} should have written but did not")
+        raise Refused(f"reads `{entry.path}`, which does not exist")
+
+    def _members(self, group: Group, node: Node, producers: tuple[int, ...]) -> Reads:
+        key = (group, producers)
+        found = self._resolved.get(key)
+        if found is not None:
+            return found
+        if group in self._broken_groups:
+            raise Refused(self._broken_groups[group])
+        states: dict[RelPath, State] = {}
+        produced: list[RelPath] = []
+        deps = frozenset(producers)
+        for path in self.pins.members[group]:
+            if self._is_produced(path, deps):
+                continue
+            if path in self._unmeasurable:
+                raise Refused(f"reads `{path}`, which {self._unmeasurable[path]}")
+            states[path] = self.pins.states[path]
+        for producer in producers:
+            for path, _ in self._produced.get(producer, ()):
+                state = self._current[path]
+                if path not in states and state != ABSENT and matches(group[0], path):
+                    states[path] = state
+                    produced.append(path)
+        found = self._resolved[key] = Reads(states, tuple(produced))
+        return found
+
+    def _source_members(self, group: Group) -> tuple[RelPath, ...]:
+        """The group's members on disk that no node of this plan writes before its readers;
+        memberships are looked at once."""
+        known = self.pins.members.get(group)
+        if known is not None:
+            return known
+        entries, ignore = group
+        try:
+            members = self.folders.members(entries, ignore)
+        except UnreadableFolder as error:
+            self._broken_groups[group] = f"reads below `{error.path}`, which cannot be listed"
+            self.pins.members[group] = ()
+            return ()
+        kept = tuple(path for path in members if not self._is_left_over(path, group))
+        self.pins.members[group] = kept
+        return kept
+
+    def _is_left_over(self, path: RelPath, group: Group) -> bool:
+        """Whether `path` is what an instance gone from this plan left, unmodified since.
+
+        A modified one is somebody's work now and no input anyone declared: the nodes
+        that would read it are refused.
+        """
+        recorded = self._recorded.writers_of(path)
+        if not recorded or self._writes.writers(path):
+            return False
+        vanished = [
+            (node, state)
+            for plan_file, node, state in recorded
+            if plan_file == self._plan.file and node not in self._names
+        ]
+        if not vanished or len(vanished) < len(recorded):
+            return False
+        try:
+            state = self._measurer.state_of(path)
+        except Unmeasurable as error:
+            self._broken_groups[group] = f"reads `{path}`, which {error.reason}"
+            return False
+        if all(state != recorded_state for _, recorded_state in vanished):
+            self._broken_groups[group] = (
+                f"reads `{path}`, which `{vanished[0][0]}`, no longer in the plan, left there and"
+                " which was edited since: remove it, or exclude it from the reads"
+            )
+            return False
+        if self._remove is not None:
+            self._remove(os.path.join(self._root, path))
+        self.left_over.append(path)
+        return True
+
+    def _producers(self, index: int) -> tuple[int, ...]:
+        kinds = self._plan.edge_kinds[index]
+        return tuple(
+            dependency
+            for dependency, kind in zip(self._plan.dependencies[index], kinds, strict=True)
+            if kind & EdgeKind.PATH
+        )
+
+    def _is_produced(self, path: RelPath, producers: frozenset[int]) -> bool:
+        return bool(producers) and any(w in producers for w in self._writes.writers(path))
+
+
+def _group_of(node: Node) -> Group | None:
+    if any(entry.kind is not EntryKind.FILE for entry in node.reads):
+        return (node.reads, node.ignore)
+    return None
+
+
+def _fixed_folder(pattern: str) -> str:
+    """The folders of a glob before its first wildcard; `.` for the root."""
+    fixed: list[str] = []
+    for part in pattern.split("/")[:-1]:
+        if any(c in part for c in "*?["):
+            break
+        fixed.append(part)
+    return "/".join(fixed) or "."
+
+
+def _folders_of(path: str) -> Iterable[str]:
+    yield "."
+    at = path.find("/")
+    while at != -1:
+        yield path[:at]
+        at = path.find("/", at + 1)
+    yield path
+
+
+def pins_as_json(pins: Pins) -> tuple[dict[RelPath, State], dict[str, tuple[RelPath, ...]]]:
+    """The stored form: states by path, memberships by the text of their patterns."""
+    return pins.states, {
+        " ".join(map(str, entries)) + (f" (ignoring {' '.join(ignore)})" if ignore else ""): members
+        for (entries, ignore), members in pins.members.items()
+    }

@@ -1,0 +1,304 @@
+"""Putting recorded outputs back: for a node that a recorded result serves, and for a reader
+whose produced input is no longer as recorded.
+
+A restore claims what it writes as an execution does, so that no other run executes into it.
+What the store cannot give back is executed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from assay.engine.admission import demand_of
+from assay.engine.attempts import AttemptRow, AttemptState, Claims
+from assay.engine.blobs import BlobCorrupt, BlobMissing
+from assay.engine.claims import claims_of
+from assay.engine.decision import Gathered, Serve
+from assay.engine.environment import Refused
+from assay.engine.filesystem import FilesystemError
+from assay.engine.journal import Fact
+from assay.engine.known_outputs import KnownOutputs
+from assay.engine.materialize import CannotRestore, Restored, find_differences, restore
+from assay.engine.run_state import Queued, RunState
+from assay.engine.settlement import Settlement
+from assay.engine.states import (
+    ActionKey,
+    AttemptEnd,
+    AttemptId,
+    NodeState,
+    Outcome,
+    State,
+)
+from assay.plans.model import (
+    Entry,
+    EntryKind,
+    Node,
+    RelPath,
+)
+
+MOST_REPAIRS: Final = 3
+"""How often a produced read is put back before its reader fails."""
+
+
+@dataclass(slots=True)
+class RestoreJob:
+    """Outputs on their way back from the store, for `index` itself or (`for_reader`) for
+    a reader that was about to start."""
+
+    index: int
+    row: AttemptRow
+    outputs: tuple[tuple[RelPath, State], ...]
+    serve: Serve | None
+    gathered: Gathered | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    restoring: RestoreJob
+    restored: Restored | None
+    broken: str | None
+    """Why the store could not give them back."""
+
+
+def knows_all(_path: RelPath, _state: State) -> bool:
+    """For a restore that goes over whatever version stands there."""
+    return True
+
+
+class Restoring:
+    """Restores under way, and the readers that wait for repairs."""
+
+    def __init__(self, run: RunState, settlement: Settlement) -> None:
+        self._run = run
+        self._settlement = settlement
+        self.to_restore: list[RestoreJob] = []
+        self.restoring: dict[AttemptId, RestoreJob] = {}
+        self._repairs: dict[int, list[int]] = {}
+        """Settled producer that runs again -> readers that wait for it."""
+        self._repair_counts: dict[int, int] = {}
+
+    def is_rewritten_later(self, index: int, path: RelPath) -> bool:
+        """A writer of `path` that has not settled when this one is taken up comes later:
+        writers of one path are ordered."""
+        return any(
+            writer != index
+            and self._run.graph.is_selected(writer)
+            and not self._run.graph.is_settled(writer)
+            for writer in self._run.observations.writers(path)
+        )
+
+    def queue_restore(self, index: int, serve: Serve, gathered: Gathered) -> None:
+        node = self._run.plan.nodes[index]
+        self._run.graph.move(index, NodeState.QUEUED)
+        outputs = tuple(
+            item for item in serve.row.outputs if not self.is_rewritten_later(index, item[0])
+        )
+        self.to_restore.append(
+            RestoreJob(
+                index,
+                self._restore_row(node, claims_of(node), gathered.key),
+                outputs,
+                serve,
+                gathered,
+            )
+        )
+
+    def _restore_row(self, node: Node, claims: Claims, key: ActionKey) -> AttemptRow:
+        """A restore claims what it writes as an execution does; number 0 marks it."""
+        self._run.attempt_ordinal += 1
+        return AttemptRow(
+            id=AttemptId(f"{self._run.id}-{self._run.attempt_ordinal}"),
+            run=self._run.id,
+            node=node.name,
+            action_key=key,
+            number=0,
+            state=AttemptState.RUNNING,
+            end=None,
+            exit_code=None,
+            signal=None,
+            began_at=self._run.clock.now(),
+            settled_at=None,
+            log="",
+            temp="",
+            pid=None,
+            claims=claims,
+            before={},
+            detail="",
+        )
+
+    def restore(self, item: RestoreJob) -> RestoreReport:
+        """Worker thread: stages, verifies and swaps."""
+        node = self._run.plan.nodes[item.index]
+        serves = item.serve is not None
+        keep = item.gathered.reads.states if item.gathered is not None else ()
+        try:
+            with KnownOutputs(self._run.store) as known:
+                restored = restore(
+                    self._run.store.root,
+                    item.outputs,
+                    node.writes if serves else (),
+                    measurer=self._run.measurer,
+                    blobs=self._run.blobs,
+                    staging=f"{self._run.store.tmp}/{item.row.id}.stage",
+                    trash=f"{self._run.store.trash}/{item.row.id}",
+                    # What a reader needs goes over whatever version stands there.
+                    knows=known.knows if serves else knows_all,
+                    keep=keep,
+                )
+        except (BlobMissing, BlobCorrupt) as error:
+            if isinstance(error, BlobCorrupt):
+                self._run.blobs.set_aside(error.digest)
+            return RestoreReport(item, None, str(error))
+        except (CannotRestore, FilesystemError) as error:
+            return RestoreReport(item, None, str(error))
+        return RestoreReport(item, restored, None)
+
+    def end_restore(self, message: RestoreReport) -> None:
+        item, restored = message.restoring, message.restored
+        index, node = item.index, self._run.plan.nodes[item.index]
+        del self.restoring[item.row.id]
+        now = self._run.clock.now()
+        if restored is None:
+            detail = message.broken or ""
+            self._run.ledger.write(
+                lambda: self._run.store.attempts.settle(
+                    item.row.id, AttemptEnd.BROKE_BOUNDARY, None, None, detail, now
+                )
+            )
+            self._restore_failed(item, detail)
+            return
+        self._run.ledger.write(
+            lambda: self._run.store.attempts.settle(
+                item.row.id, AttemptEnd.SUCCEEDED, None, None, "restored", now
+            )
+        )
+        for path, place in restored.trashed:
+            self._run.warn(f"`{path}` was edited by hand: moved to {place}", node.name)
+        if restored.unknown:
+            names = ", ".join(f"`{path}`" for path in restored.unknown)
+            self._run.warn(f"left files nobody declared where they are: {names}", node.name)
+        self._run.ledger.note(
+            Fact.RESULT_SERVED,
+            node.name,
+            {
+                "restored": list(restored.put_back),
+                "removed": list(restored.removed),
+                "trashed": [list(pair) for pair in restored.trashed],
+            },
+        )
+        if item.serve is None:
+            self.release_readers(index)
+        else:
+            assert item.gathered is not None
+            self._run.graph.move(index, NodeState.RUNNING)
+            self._settlement.serve(index, item.serve, item.gathered, len(restored.put_back))
+
+    def _restore_failed(self, item: RestoreJob, why: str) -> None:
+        """A recorded result whose blobs are gone or damaged is a miss, never an empty hit."""
+        node = self._run.plan.nodes[item.index]
+        if item.serve is None:
+            self._rerun_for_readers(item.index)
+            return
+        row = item.serve.row
+        self._run.ledger.note(
+            Fact.RESULT_EVICTED,
+            node.name,
+            {
+                "address": row.address,
+                "recorded_by": row.run,
+                "recorded_seq": row.journal_seq,
+                "why": why,
+            },
+            then=lambda _: self._run.store.results.evict(row.address, row.journal_seq),
+        )
+        if self._run.request.strict:
+            self._run.graph.move(item.index, NodeState.RUNNING)
+            self._settlement.fail_settled(
+                item.index, f"its recorded result cannot be restored: {why}"
+            )
+            return
+        self._run.warn(f"its recorded result cannot be restored ({why}): executed again", node.name)
+        assert item.gathered is not None
+        self._run.queued[item.index] = Queued(item.gathered, "recorded result damaged")
+        self._run.admission.enter(item.index, node.priority, demand_of(node))
+
+    def inputs_stand(self, index: int, gathered: Gathered) -> bool:
+        """Whether every produced read is on disk in the version this node must read. If not,
+        it is put back, or its producer runs again, and the node waits."""
+        expected = [(path, gathered.reads.states[path]) for path in gathered.reads.produced]
+        if not expected:
+            return True
+        missing = find_differences(expected, self._run.measurer)
+        if not missing:
+            return True
+        count = self._repair_counts.get(index, 0) + 1
+        self._repair_counts[index] = count
+        if count > MOST_REPAIRS:
+            self.fail_queued(
+                index,
+                f"`{missing[0]}` was put back {MOST_REPAIRS} times and is changed again each time",
+            )
+            return False
+        wanted = set(missing)
+        producers: dict[int, list[tuple[RelPath, State]]] = {}
+        for path, state in expected:
+            if path in wanted:
+                writers = [
+                    w for w in self._run.observations.writers(path) if self._run.graph.is_settled(w)
+                ]
+                owner = next(
+                    (
+                        w
+                        for w in reversed(writers)
+                        if (path, state) in self._run.observations.outputs_of(w)
+                    ),
+                    writers[-1],
+                )
+                producers.setdefault(owner, []).append((path, state))
+        del self._run.queued[index]
+        self._run.graph.move(index, NodeState.READY)
+        self._run.graph.wait_again(index, len(producers))
+        for producer, outputs in producers.items():
+            readers = self._repairs.setdefault(producer, [])
+            readers.append(index)
+            if len(readers) > 1:
+                continue  # under way already
+            claims = Claims(writes=tuple(Entry(EntryKind.FILE, path) for path, _ in outputs))
+            row = self._restore_row(self._run.plan.nodes[producer], claims, gathered.key)
+            self.to_restore.append(RestoreJob(producer, row, tuple(outputs), None, None))
+        return False
+
+    def _rerun_for_readers(self, producer: int) -> None:
+        """What readers of `producer` need is not in the store: it runs once more."""
+        node = self._run.plan.nodes[producer]
+        try:
+            gathered = self._run.decider.gather(producer)
+        except Refused as error:
+            self.fail_readers(producer, str(error))
+            return
+        self._run.queued[producer] = Queued(gathered, "its outputs are gone")
+        self._run.admission.enter(producer, node.priority, demand_of(node))
+
+    def release_readers(self, producer: int) -> None:
+        for reader in self._repairs.pop(producer, ()):
+            if not self._run.graph.is_settled(reader) and self._run.graph.release(reader):
+                self._run.ready.append(reader)
+
+    def fail_readers(self, producer: int, why: str) -> None:
+        name = self._run.plan.nodes[producer].name
+        for reader in self._repairs.pop(producer, ()):
+            if not self._run.graph.is_settled(reader):
+                self._settlement.settle(
+                    reader,
+                    Outcome.FAILED,
+                    detail=f"what `{name}` wrote is gone and cannot be made again: {why}",
+                )
+
+    def fail_queued(self, index: int, detail: str) -> None:
+        """A node that was admitted turns out not to be startable."""
+        del self._run.queued[index]
+        if self._run.graph.is_settled(index):
+            self.fail_readers(index, detail)
+        else:
+            self._settlement.settle(index, Outcome.FAILED, detail=detail)

@@ -1,0 +1,484 @@
+"""The coordinator: takes one run of a plan from its first pin to its last settlement.
+
+The only writer of scheduling state. Workers carry out what blocks and report to the
+inbox; every report opens an admission pass; there are no waves. One turn of the loop:
+
+1. take every report and due timer that is there, settle what they end;
+2. take up nodes that became ready: decide, settle what a recorded result serves;
+3. admit queued nodes under their permits;
+4. commit: settlements, journal and intents of what starts, in one transaction;
+5. tell (emit) what is now committed, then start what was intended.
+
+Nodes that a recorded result serves are held back until something is dispatched or the run
+ends, so that a run with nothing to do writes one record.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from functools import partial
+from queue import Empty
+from typing import Final
+
+from assay.engine import recovery
+from assay.engine.admission import demand_of
+from assay.engine.attempt import (
+    Assignment,
+    Executed,
+)
+from assay.engine.certify import write_certificate
+from assay.engine.clock import Clock, SystemClock
+from assay.engine.decision import Serve
+from assay.engine.dispatch import Dispatch
+from assay.engine.endings import Endings
+from assay.engine.environment import Refused
+from assay.engine.events import (
+    CancelRequested,
+    Event,
+    NodesAppended,
+    RunSettled,
+    RunStarted,
+    Warned,
+)
+from assay.engine.graph import Verdict
+from assay.engine.journal import Fact
+from assay.engine.ledger import HEARTBEAT_SECONDS
+from assay.engine.neighbours import Blocked
+from assay.engine.observations import pins_as_json
+from assay.engine.restoring import RestoreJob, RestoreReport, Restoring
+from assay.engine.run_request import Cancellation, RunRequest
+from assay.engine.run_state import Queued, RunState
+from assay.engine.settlement import Settlement
+from assay.engine.states import (
+    AttemptEnd,
+    NodeState,
+    Outcome,
+    RunStatus,
+)
+from assay.engine.store import Store
+from assay.engine.workers import Crashed
+from assay.plans.diagnostics import PlanError
+from assay.plans.generations import expand_template
+from assay.plans.model import (
+    Kind,
+    Plan,
+    When,
+)
+from assay.plans.selection import Selection
+from assay.plans.stored import plan_to_bytes
+
+COMMIT_SECONDS: Final = 0.05
+"""The longest a sealed settlement waits for its commit."""
+
+
+class _Wake:
+    """A message that only ends the wait for messages."""
+
+
+_WAKE: Final = _Wake()
+
+
+class RunLoop:
+    """One run. Build one, call `run` once, on one thread."""
+
+    def __init__(self, run: RunState, cancellation: Cancellation) -> None:
+        self._run = run
+        self._settlement = Settlement(run)
+        self._restoring = Restoring(run, self._settlement)
+        self._dispatch = Dispatch(run, self._settlement, self._restoring)
+        self._endings = Endings(run, self._settlement, self._restoring, self._dispatch)
+        self._cancellation = cancellation
+        self._expanded: set[int] = set()
+        self._pins_due = True
+        self._cancels_seen = 0
+        self._has_stopped = False
+
+    def run(self) -> RunSettled:
+        """Carries the run to its end. Raises StoreError when the store or LostFence when
+        the run's ownership is lost; no process of the run is left behind either way."""
+        began = self._run.clock.monotonic()
+        lease = self._run.store.runs.take_lease(self._run.id) if self._run.store.recorded else None
+        self._cancellation.wake = lambda: self._run.inbox.put(_WAKE)
+        try:
+            self._open()
+            self._loop()
+            return self._finish(began)
+        finally:
+            for attempt in list(self._dispatch.running):
+                self._run.bench.processes.kill(attempt)
+            self._run.workers.stop()
+            self._run.bench.processes.close()
+            if lease is not None:
+                lease.release(remove=True)
+
+    def _open(self) -> None:
+        for text in self._run.store.notices:
+            self._run.ledger.announce(Warned(text))
+        for text in recovery.recover(
+            self._run.store, self._run.measurer, self._run.blobs, self._run.clock
+        ):
+            self._run.ledger.announce(Warned(text))
+        self._run.ledger.announce(
+            RunStarted(
+                run=self._run.id,
+                plan_name=self._run.plan.name,
+                plan_digest=self._run.plan.digest,
+                selected=len(self._run.graph.selected),
+                jobs=self._run.request.jobs,
+            )
+        )
+        self._run.ledger.write(
+            lambda: self._run.store.runs.save_plan(
+                self._run.plan.digest, plan_to_bytes(self._run.plan)
+            )
+        )
+        self._run.ledger.open()
+        self._run.observations.pin(self._run.graph.selected)
+        self._tell_left_over()
+        self._run.ready.extend(self._run.graph.ready_at_start())
+        self._run.after(HEARTBEAT_SECONDS, self._beat)
+
+    def _tell_left_over(self) -> None:
+        left_over, self._run.observations.left_over = self._run.observations.left_over, []
+        if left_over:
+            self._run.ledger.note(Fact.LEFTOVERS_REMOVED, data={"paths": list(left_over)})
+            names = ", ".join(f"`{path}`" for path in left_over)
+            self._run.ledger.announce(
+                Warned(f"removed what nodes no longer in the plan had left: {names}")
+            )
+
+    def _finish(self, began: float) -> RunSettled:
+        self._settlement.flush_held()
+        outcomes = self._run.graph.outcomes
+        counts: dict[str, int] = {}
+        for outcome in outcomes.values():
+            counts[outcome.value] = counts.get(outcome.value, 0) + 1
+        status = self._settlement.judge(outcomes)
+        outputs = self._settlement.project_outputs()
+        settled = RunSettled(
+            run=self._run.id,
+            status=status,
+            counts=counts,
+            duration_seconds=self._run.clock.monotonic() - began,
+            outputs=outputs,
+        )
+        self._run.ledger.note(Fact.RUN_SETTLED, data={"status": status.value, "counts": counts})
+        self._run.ledger.settle(status, counts, self._run.plan.digest)
+        certificate = self._certify() if status is RunStatus.COMPLETED else None
+        if certificate is not None:
+            address, blob = certificate
+            self._run.ledger.write(
+                lambda: self._run.store.agreements.put(address, self._run.id, blob)
+            )
+        self._run.ledger.announce(settled)
+        self._run.ledger.commit()
+        return settled
+
+    def _loop(self) -> None:
+        while True:
+            self._heed_cancellation()
+            if self._run.stopped_by is not None and not self._has_stopped:
+                self._has_stopped = True
+                self._settle_unstarted()
+            self._take_up_ready()
+            starting = self._dispatch.admit()
+            self._commit(starting)
+            if len(self._run.graph.outcomes) == len(self._run.graph.selected) and not self._busy():
+                return
+            if not self._run.ready:
+                self._wait()
+
+    def _busy(self) -> bool:
+        return bool(
+            self._dispatch.running or self._restoring.restoring or self._restoring.to_restore
+        )
+
+    def _wait(self) -> None:
+        """Blocks until there is a report or a timer is due, then takes all there are."""
+        try:
+            if self._run.timers:
+                pause = max(0.0, self._run.timers[0][0] - self._run.clock.monotonic())
+                message = self._run.inbox.get(timeout=pause)
+            else:
+                message = self._run.inbox.get()
+            while True:
+                self._take(message)
+                message = self._run.inbox.get_nowait()
+        except Empty:
+            pass
+        now = self._run.clock.monotonic()
+        while self._run.timers and self._run.timers[0][0] <= now:
+            heapq.heappop(self._run.timers)[2]()
+
+    def _take(self, message: object) -> None:
+        if message is _WAKE:
+            return
+        self._run.workers.finished()
+        if isinstance(message, Crashed):
+            raise message.error
+        if isinstance(message, Executed):
+            self._endings.end_attempt(message)
+        elif isinstance(message, RestoreReport):
+            self._restoring.end_restore(message)
+        else:
+            raise AssertionError(f"nobody sends {message!r}")
+
+    def _beat(self) -> None:
+        self._run.ledger.heartbeat()
+        self._run.after(HEARTBEAT_SECONDS, self._beat)
+
+    def _commit(self, starting: list[Assignment]) -> None:
+        """One transaction for everything pending and the intents of what starts; then
+        tells it and starts it."""
+        restoring, self._restoring.to_restore = self._restoring.to_restore, []
+        if starting or restoring:
+            self._run.dispatched = True
+        if not self._run.dispatched and not self._cancels_seen:
+            return  # held back: perhaps nothing will be dispatched at all
+        self._settlement.flush_held()
+        if (starting or restoring) and self._pins_due:
+            self._pins_due = False
+            states, members = pins_as_json(self._run.observations.pins)
+            self._run.ledger.write(lambda: self._run.store.pins.save(self._run.id, states, members))
+        begun: list[Assignment] = []
+        restored: list[RestoreJob] = []
+        blocked: list[tuple[int, Assignment | RestoreJob, Blocked]] = []
+
+        def begin() -> None:
+            begun.clear()
+            restored.clear()
+            blocked.clear()
+            others = self._run.neighbours.others() if starting or restoring else []
+            for assignment in starting:
+                conflict = self._run.neighbours.find_blocking(assignment.row.claims, others)
+                if conflict is None:
+                    self._run.store.attempts.begin(assignment.row)
+                    begun.append(assignment)
+                else:
+                    blocked.append((assignment.index, assignment, conflict))
+            for item in restoring:
+                conflict = self._run.neighbours.find_blocking(item.row.claims, others)
+                if conflict is None:
+                    self._run.store.attempts.begin(item.row)
+                    restored.append(item)
+                else:
+                    blocked.append((item.index, item, conflict))
+            waits = {conflict.attempt for _, _, conflict in blocked}
+            self._run.neighbours.wait_for(frozenset(waits | still_waiting))
+
+        still_waiting = frozenset(conflict.attempt for conflict in self._dispatch.blocked.values())
+        while self._dispatch.started_pids:
+            attempt, pid = self._dispatch.started_pids.popleft()
+            self._run.ledger.write(partial(self._run.store.attempts.record_pid, attempt, pid))
+        needs_begin = bool(starting or restoring) or still_waiting != self._run.neighbours.waits
+        self._run.ledger.commit(begin if needs_begin else None)
+        for index, item, conflict in blocked:
+            self._dispatch.hold_for_other(index, item, conflict)
+        for assignment in begun:
+            self._dispatch.start(assignment)
+        for item in restored:
+            self._restoring.restoring[item.row.id] = item
+            self._run.workers.submit(partial(self._restoring.restore, item))
+
+    def _take_up_ready(self) -> None:
+        deadline = self._run.clock.monotonic() + COMMIT_SECONDS
+        while self._run.ready:
+            index = self._run.ready.popleft()
+            if self._run.graph.state(index) is NodeState.READY:
+                self._take_up(index)
+            if self._run.clock.monotonic() > deadline:
+                return
+
+    def _take_up(self, index: int) -> None:
+        node = self._run.plan.nodes[index]
+        verdict = self._run.graph.verdict(index)
+        if self._run.stopping and (node.when is not When.ALWAYS or self._run.killing):
+            self._settlement.settle(index, Outcome.CANCELLED, detail="the run was cancelled")
+            return
+        if verdict is Verdict.SKIP:
+            self._settlement.skip(index)
+            return
+        if verdict is Verdict.NOT_NEEDED:
+            self._settlement.settle(index, Outcome.SKIPPED, detail="not needed", not_needed=True)
+            return
+        if self._run.stopped_by is not None and node.when is When.SUCCESS:
+            self._settlement.settle(
+                index, Outcome.SKIPPED, detail=f"not started: `{self._run.stopped_by}` failed"
+            )
+            return
+        if node.kind is Kind.TEMPLATE and index not in self._expanded:
+            self._expand(index)
+            return
+        if node.command is None:
+            self._settlement.settle_clean(index, None, None)
+            return
+        try:
+            gathered = self._run.decider.gather(index)
+            decision = self._run.decider.decide(
+                index, gathered, lambda path: self._restoring.is_rewritten_later(index, path)
+            )
+        except Refused as error:
+            self._settlement.settle(index, Outcome.FAILED, detail=str(error))
+            return
+        if isinstance(decision, Serve):
+            if decision.differences:
+                self._restoring.queue_restore(index, decision, gathered)
+            else:
+                self._settlement.serve(index, decision, gathered, restored=0)
+            return
+        if decision.expired is not None:
+            self._run.ledger.note(
+                Fact.RESULT_EXPIRED,
+                node.name,
+                {"key": gathered.key, "recorded_by": decision.expired.run},
+            )
+        self._run.graph.move(index, NodeState.QUEUED)
+        self._run.queued[index] = Queued(gathered, decision.reason)
+        self._run.admission.enter(index, node.priority, demand_of(node))
+
+    def _expand(self, index: int) -> None:
+        """The writers of a template's paths have settled: its instances join the plan."""
+        template = self._run.plan.nodes[index]
+        self._expanded.add(index)
+        try:
+            matches = self._run.observations.template_matches(index)
+            plan = expand_template(self._run.plan, index, matches)
+        except PlanError as error:
+            sentences = "; ".join(d.message for d in error.diagnostics)
+            self._settlement.settle(
+                index, Outcome.FAILED, detail=f"cannot be expanded: {sentences}"
+            )
+            return
+        except Refused as error:
+            self._settlement.settle(index, Outcome.FAILED, detail=str(error))
+            return
+        new = tuple(range(len(self._run.plan.nodes), len(plan.nodes)))
+        self._run.plan = plan
+        self._run.decider.plan = plan
+        self._run.certifies = False
+        self._run.observations.extend(plan)
+        self._run.ledger.note(
+            Fact.GENERATION_APPENDED,
+            template.name,
+            {
+                "generation": plan.generation,
+                "digest": plan.digest,
+                "nodes": [plan.nodes[i].name for i in new],
+            },
+        )
+        self._run.ledger.write(
+            lambda: self._run.store.runs.save_plan(plan.digest, plan_to_bytes(plan))
+        )
+        names = tuple(plan.nodes[i].name for i in new)
+        self._run.ledger.announce(NodesAppended(template.name, names, plan.generation))
+        if not new:
+            self._run.ledger.announce(
+                Warned(
+                    f"`{template.name}` expands to nothing: its `foreach` matches no file",
+                    template.name,
+                )
+            )
+            self._run.ready.append(index)
+            return
+        ready = self._run.graph.append(plan, new, index)
+        self._run.observations.pin(new, fresh_listing=True)
+        self._tell_left_over()
+        self._pins_due = True
+        self._run.ready.extend(ready)
+
+    def _heed_cancellation(self) -> None:
+        asked = len(self._cancellation.signals)
+        if asked == self._cancels_seen:
+            return
+        first = self._cancels_seen == 0
+        self._cancels_seen = asked
+        self._run.certifies = False
+        immediate = not first or asked > 1
+        signal = self._cancellation.signals[-1]
+        self._run.ledger.note(
+            Fact.CANCEL_REQUESTED, data={"signal": signal, "immediate": immediate}
+        )
+        self._run.ledger.announce(CancelRequested(signal, immediate, len(self._dispatch.running)))
+        self._run.stopping = True
+        if immediate:
+            self._run.killing = True
+        for assignment in list(self._dispatch.running.values()):
+            may_stop = assignment.node.cancellable and assignment.node.when is not When.ALWAYS
+            if immediate:
+                if assignment.interrupted is None:
+                    assignment.interrupted_detail = "killed"
+                    assignment.interrupted = AttemptEnd.CANCELLED
+                self._run.bench.processes.kill(assignment.row.id)
+            elif may_stop and assignment.interrupted is None:
+                self._dispatch.interrupt(assignment, AttemptEnd.CANCELLED, "cancelled")
+        self._settle_unstarted()
+
+    def _settle_unstarted(self) -> None:
+        """Nothing new starts: what has not begun ends here, handlers aside."""
+        for index in self._run.graph.unsettled():
+            node = self._run.plan.nodes[index]
+            state = self._run.graph.state(index)
+            handles = node.when is When.ALWAYS or (
+                not self._run.stopping and node.when is When.FAILURE
+            )
+            if (handles and not self._run.killing) or state is NodeState.RUNNING:
+                continue
+            if any(item.index == index for item in self._restoring.restoring.values()):
+                continue
+            if node.command is None and not self._run.stopping:
+                continue  # a group tells of what it follows
+            if index in self._run.queued:
+                del self._run.queued[index]
+                self._run.admission.leave(index, demand_of(node))
+            self._restoring.to_restore = [
+                item for item in self._restoring.to_restore if item.index != index
+            ]
+            self._dispatch.blocked.pop(index, None)
+            self._dispatch.awaits_host.discard(index)
+            if self._run.stopping:
+                self._settlement.settle(index, Outcome.CANCELLED, detail="the run was cancelled")
+            else:
+                self._settlement.settle(
+                    index, Outcome.SKIPPED, detail=f"not started: `{self._run.stopped_by}` failed"
+                )
+
+    def _certify(self) -> tuple[str, bytes] | None:
+        """What lets the next run with nothing to do say so at once."""
+        basis = self._run.request.basis
+        if not self._run.certifies or basis is None or not self._run.store.recorded:
+            return None
+        certificate = write_certificate(
+            basis=basis,
+            run=self._run.id,
+            plan=self._run.plan,
+            selected=self._run.graph.selected,
+            counts={Outcome.CLEAN.value: len(self._run.graph.selected)},
+            outputs=self._settlement.project_outputs(),
+            expires_at=self._run.first_expiry,
+            root=self._run.store.root,
+            observations=self._run.observations,
+            toolchain=self._run.toolchain,
+            caller=self._run.caller,
+            measurer=self._run.measurer,
+            stats=self._run.store.stats,
+            clock=self._run.clock,
+        )
+        return None if certificate is None else (basis.question.address, certificate.pack())
+
+
+def run_plan(
+    store: Store,
+    plan: Plan,
+    selection: Selection,
+    request: RunRequest,
+    emit: Callable[[Event], None],
+    cancellation: Cancellation,
+    clock: Clock | None = None,
+) -> RunSettled:
+    """Runs the selected nodes of `plan` to their end and returns how the run settled.
+
+    Events arrive on the calling thread, after what they tell is committed.
+    """
+    run = RunState(store, plan, selection, request, emit, clock or SystemClock())
+    return RunLoop(run, cancellation).run()

@@ -1,0 +1,45 @@
+"""What a caller asks of a run, and how it asks it to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from assay.engine.certificate import Basis
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What the caller asked of a run. `jobs` is resolved; `environ` the caller's own."""
+
+    environ: Mapping[str, str]
+    jobs: int = 1
+    agents: int | None = None
+    fail_fast: bool = False
+    fresh: bool = False
+    strict: bool = False
+    targets: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    params: tuple[tuple[str, str], ...] = ()
+    basis: Basis | None = None
+    """Given: a run in which nothing is left to do certifies it."""
+
+
+class Cancellation:
+    """How a run is asked to stop: once to cancel, twice to kill at once.
+
+    `request` may be called from a signal handler of the coordinator's thread and from
+    other threads.
+    """
+
+    def __init__(self) -> None:
+        self.signals: list[int | None] = []
+        self.wake: Callable[[], None] = _do_nothing
+
+    def request(self, signal: int | None = None) -> None:
+        self.signals.append(signal)
+        self.wake()
+
+
+def _do_nothing() -> None:
+    return None

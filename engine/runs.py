@@ -1,0 +1,366 @@
+"""Runs: who executes which plan, whether that owner lives, and how it ended.
+
+Knows rows, leases and fences; not what a node is nor when a run should settle.
+
+A run's owner holds the lock of its lease file for as long as it lives. Whoever takes a run
+over raises its fence; every write of an owner names the fence it knows, so one that lost
+its run finds out before it writes anything more.
+"""
+
+# ruff: noqa: S608 - SQL is put together from constants of this module; values are bound.
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from assay.engine import lock_files
+from assay.engine.columns import from_column, from_json, to_column, to_json
+from assay.engine.identity import Owner, boot_id, this_owner
+from assay.engine.lock_files import LockFile
+from assay.engine.states import AttemptId, RunId, RunStatus
+
+if TYPE_CHECKING:
+    from assay.engine.database import Database, Row
+
+__all__ = [
+    "LEASE_SECONDS",
+    "AmbiguousPrefix",
+    "Lease",
+    "LostFence",
+    "NoSuchRun",
+    "Owner",
+    "RunExists",
+    "RunRow",
+    "Runs",
+    "this_owner",
+]
+
+Lease = LockFile
+"""A held lease of a run."""
+
+LEASE_SECONDS: Final = 30.0
+"""On another host an owner counts as alive for this long after its last heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    id: RunId
+    plan_name: str
+    plan_file: str
+    plan_digest: str
+    status: RunStatus
+    created_at: float
+    settled_at: float | None
+    owner: Owner
+    fence: int
+    heartbeat_at: float
+    parent_attempt: AttemptId | None
+    selected: int
+    counts: Mapping[str, int]
+    agreed_with: RunId | None
+    targets: tuple[str, ...]
+    params: tuple[tuple[str, str], ...]
+
+
+Rows = list[RunRow]
+"""Named here because `Runs` has a method `list`."""
+
+
+class NoSuchRun(Exception):
+    """No run has this id or prefix; `last` is asked of a store without runs."""
+
+    def __init__(self, wanted: str) -> None:
+        super().__init__(f"there is no run `{wanted}`")
+        self.wanted = wanted
+
+
+class AmbiguousPrefix(Exception):
+    """Several runs begin alike; `matches` holds up to ten of them, newest first."""
+
+    def __init__(self, prefix: str, matches: Sequence[RunId]) -> None:
+        super().__init__(f"`{prefix}` begins the ids of several runs: {', '.join(matches)}")
+        self.prefix = prefix
+        self.matches = tuple(matches)
+
+
+class RunExists(Exception):
+    """A run of another owner has this id: take a new one."""
+
+    def __init__(self, run: RunId) -> None:
+        super().__init__(f"run {run} exists already")
+        self.run = run
+
+
+class LostFence(Exception):
+    """The run has another owner now, or settled: its former owner writes nothing more."""
+
+    def __init__(self, run: RunId, fence: int) -> None:
+        super().__init__(f"run {run} is no longer held under fence {fence}")
+        self.run = run
+        self.fence = fence
+
+
+_COLUMNS: Final = (
+    "id, plan_name, plan_file, plan_digest, status, created_at, settled_at, owner_host,"
+    " owner_boot, owner_pid, owner_pid_start, owner_nonce, fence, heartbeat_at,"
+    " parent_attempt, selected, counts, agreed_with, targets, params"
+)
+_SELECT: Final = f"SELECT {_COLUMNS} FROM runs"
+_INSERT: Final = (
+    f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * 20)}) ON CONFLICT (id) DO NOTHING"
+)
+_OPEN: Final = "status IN ('pending', 'running')"
+
+
+class Runs:
+    def __init__(self, database: Database, now: Callable[[], float], tmp: Callable[[], str]):
+        """`tmp()` is the folder for lease files."""
+        self._database = database
+        self._now = now
+        self._tmp = tmp
+
+    def new_id(self) -> RunId:
+        """An id no run of this store has: to be used in the same transaction."""
+        while True:
+            run = RunId(os.urandom(4).hex())
+            if self._database.query_one("SELECT 1 FROM runs WHERE id = ?", (run,)) is None:
+                return run
+
+    def create(self, row: RunRow) -> None:
+        """Add a run; again for the same run and owner changes nothing. One that
+        dispatched nothing may come settled. Raises RunExists for another owner's id."""
+        added = self._database.execute(
+            _INSERT,
+            (
+                row.id,
+                to_column(row.plan_name),
+                to_column(row.plan_file),
+                row.plan_digest,
+                row.status.value,
+                row.created_at,
+                row.settled_at,
+                to_column(row.owner.host),
+                row.owner.boot,
+                row.owner.pid,
+                row.owner.pid_start,
+                row.owner.nonce,
+                row.fence,
+                row.heartbeat_at,
+                row.parent_attempt,
+                row.selected,
+                to_json(row.counts),
+                row.agreed_with,
+                to_json(row.targets),
+                to_json(row.params),
+            ),
+        )
+        if not added and self.get(row.id).owner != row.owner:
+            raise RunExists(row.id)
+
+    def heartbeat(self, run: RunId, fence: int) -> None:
+        """Say that the owner lives. Raises LostFence."""
+        changed = self._database.execute(
+            f"UPDATE runs SET heartbeat_at = ? WHERE id = ? AND fence = ? AND {_OPEN}",
+            (self._now(), run, fence),
+        )
+        if not changed:
+            raise LostFence(run, fence)
+
+    def check_fence(self, run: RunId, fence: int) -> None:
+        """Raises LostFence when the run is not held under `fence`; inside a transaction
+        the answer holds until its end."""
+        row = self._database.query_one(
+            f"SELECT 1 FROM runs WHERE id = ? AND fence = ? AND {_OPEN}", (run, fence)
+        )
+        if row is None:
+            raise LostFence(run, fence)
+
+    def settle(
+        self,
+        run: RunId,
+        fence: int,
+        status: RunStatus,
+        counts: Mapping[str, int],
+        *,
+        settled_at: float | None = None,
+        agreed_with: RunId | None = None,
+        plan_digest: str | None = None,
+    ) -> None:
+        """End a run, at `settled_at` or now. `plan_digest` when generations changed it.
+        Raises LostFence."""
+        changed = self._database.execute(
+            "UPDATE runs SET status = ?, counts = ?, settled_at = ?, agreed_with = ?,"
+            " plan_digest = coalesce(?, plan_digest), waiting = '[]'"
+            f" WHERE id = ? AND fence = ? AND {_OPEN}",
+            (
+                status.value,
+                to_json(counts),
+                self._now() if settled_at is None else settled_at,
+                agreed_with,
+                plan_digest,
+                run,
+                fence,
+            ),
+        )
+        if not changed:
+            raise LostFence(run, fence)
+
+    def set_plan_digest(self, run: RunId, fence: int, digest: str) -> None:
+        """The plan grew by a generation. Raises LostFence."""
+        changed = self._database.execute(
+            f"UPDATE runs SET plan_digest = ? WHERE id = ? AND fence = ? AND {_OPEN}",
+            (digest, run, fence),
+        )
+        if not changed:
+            raise LostFence(run, fence)
+
+    def claim(self, run: RunId, fence: int, owner: Owner) -> int:
+        """Take over a run whose owner, seen under `fence`, is dead; the new fence. The
+        caller holds its lease. Raises LostFence when someone else was faster."""
+        changed = self._database.execute(
+            "UPDATE runs SET fence = fence + 1, owner_host = ?, owner_boot = ?, owner_pid = ?,"
+            " owner_pid_start = ?, owner_nonce = ?, heartbeat_at = ?, waiting = '[]'"
+            f" WHERE id = ? AND fence = ? AND {_OPEN}",
+            (
+                to_column(owner.host),
+                owner.boot,
+                owner.pid,
+                owner.pid_start,
+                owner.nonce,
+                self._now(),
+                run,
+                fence,
+            ),
+        )
+        if not changed:
+            raise LostFence(run, fence)
+        return fence + 1
+
+    def get(self, run: RunId) -> RunRow:
+        """The run with this id. Raises NoSuchRun."""
+        row = self._database.query_one(f"{_SELECT} WHERE id = ?", (run,))
+        if row is None:
+            raise NoSuchRun(run)
+        return self._decode(row)
+
+    def list(self, limit: int, plan_file: str | None = None) -> Rows:
+        """The newest runs, newest first."""
+        if plan_file is None:
+            rows = self._database.query(f"{_SELECT} ORDER BY ordinal DESC LIMIT ?", (limit,))
+        else:
+            rows = self._database.query(
+                f"{_SELECT} WHERE plan_file = ? ORDER BY ordinal DESC LIMIT ?",
+                (to_column(plan_file), limit),
+            )
+        return [self._decode(row) for row in rows]
+
+    def find(self, prefix: str) -> RunRow:
+        """The run whose id begins with `prefix`; `last` is the newest. Raises NoSuchRun
+        and AmbiguousPrefix."""
+        if prefix == "last":
+            rows = self._database.query(f"{_SELECT} ORDER BY ordinal DESC LIMIT 1")
+        else:
+            rows = self._database.query(
+                f"{_SELECT} WHERE substr(id, 1, ?) = ? ORDER BY ordinal DESC LIMIT 10",
+                (len(prefix), to_column(prefix)),
+            )
+        if not rows or not prefix:
+            raise NoSuchRun(prefix)
+        found = [self._decode(row) for row in rows]
+        exact = [row for row in found if row.id == prefix]
+        if len(found) > 1 and not exact:
+            raise AmbiguousPrefix(prefix, [row.id for row in found])
+        return (exact or found)[0]
+
+    def unsettled(self) -> Rows:
+        """Runs that are pending or running, oldest first, whether their owners live or not."""
+        return [
+            self._decode(row)
+            for row in self._database.query(f"{_SELECT} WHERE {_OPEN} ORDER BY ordinal")
+        ]
+
+    def last_created(self) -> dict[str, float]:
+        """Plan file to when its newest run was created."""
+        return {
+            from_column(plan_file): at
+            for plan_file, at in self._database.query(
+                "SELECT plan_file, max(created_at) FROM runs GROUP BY plan_file"
+            )
+        }
+
+    def set_waiting(self, run: RunId, attempts: tuple[AttemptId, ...]) -> None:
+        """The attempts of other runs that nodes of this one wait for now."""
+        self._database.execute("UPDATE runs SET waiting = ? WHERE id = ?", (to_json(attempts), run))
+
+    def waiting(self, run: RunId) -> tuple[AttemptId, ...]:
+        row = self._database.query_one("SELECT waiting FROM runs WHERE id = ?", (run,))
+        if row is None:
+            return ()
+        try:
+            return tuple(AttemptId(attempt) for attempt in from_json(row[0]))
+        except (ValueError, TypeError) as error:
+            raise self._database.damaged(f"the row of run {run} cannot be read") from error
+
+    def lease_path(self, run: RunId) -> str:
+        """Absolute path of the file whose lock the run's owner holds."""
+        return f"{self._tmp()}/run-{run}.lease"
+
+    def take_lease(self, run: RunId) -> Lease:
+        """The run's lease, held until released or the process ends; to be taken before the
+        run's row is there for others to see. Raises lock_files.HeldElsewhere while its
+        owner lives. `release(remove=True)` once the run has settled."""
+        return lock_files.take(self.lease_path(run))
+
+    def is_alive(self, run: RunId) -> bool:
+        """Whether the run's owner lives: on this kernel, whether it holds the lease,
+        whatever pids show; on another host, whether its heartbeat is recent. A stopped
+        owner lives. False for a run that settled or never was."""
+        try:
+            row = self.get(run)
+        except NoSuchRun:
+            return False
+        if row.settled_at is not None:
+            return False
+        if row.owner.boot == boot_id():
+            return lock_files.is_held(self.lease_path(run))
+        if row.owner.host == os.uname().nodename:
+            return False
+        return row.heartbeat_at + LEASE_SECONDS > self._now()
+
+    def save_plan(self, digest: str, data: bytes) -> None:
+        """Keep a compiled plan; one that is kept already stays."""
+        self._database.execute(
+            "INSERT INTO plans (digest, data) VALUES (?, ?) ON CONFLICT (digest) DO NOTHING",
+            (digest, data),
+        )
+
+    def load_plan(self, digest: str) -> bytes | None:
+        """What `save_plan` was given; the reader checks it against the digest."""
+        row = self._database.query_one("SELECT data FROM plans WHERE digest = ?", (digest,))
+        return None if row is None else bytes(row[0])
+
+    def _decode(self, row: Row) -> RunRow:
+        try:
+            return RunRow(
+                id=RunId(row[0]),
+                plan_name=from_column(row[1]),
+                plan_file=from_column(row[2]),
+                plan_digest=row[3],
+                status=RunStatus(row[4]),
+                created_at=row[5],
+                settled_at=row[6],
+                owner=Owner(from_column(row[7]), row[8], row[9], row[10], row[11]),
+                fence=row[12],
+                heartbeat_at=row[13],
+                parent_attempt=row[14],
+                selected=row[15],
+                counts=from_json(row[16]),
+                agreed_with=row[17],
+                targets=tuple(from_json(row[18])),
+                params=tuple((name, value) for name, value in from_json(row[19])),
+            )
+        except (ValueError, TypeError) as error:
+            raise self._database.damaged(f"the row of run {row[0]} cannot be read") from error

@@ -1,0 +1,176 @@
+"""How nodes settle: outcomes, what is journalled and told of them, and how the run as a whole
+is judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from assay.engine.attempt import (
+    Executed,
+)
+from assay.engine.decision import Gathered, Serve
+from assay.engine.environment import project
+from assay.engine.events import (
+    NodeSettled,
+)
+from assay.engine.journal import Fact
+from assay.engine.results import ResultRow
+from assay.engine.run_state import RunState
+from assay.engine.states import (
+    ActionKey,
+    AttemptEnd,
+    Outcome,
+    RunStatus,
+)
+from assay.plans.canonical import JsonValue, canonical_json
+from assay.plans.model import (
+    NodeName,
+)
+
+
+class Settlement:
+    """Ends the progress of nodes."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._held: list[tuple[NodeSettled, JsonValue]] = []
+        """Clean nodes not told of yet: in a run that dispatches nothing all of them make
+        one record."""
+        self._culprits: dict[int, NodeName] = {}
+
+    def settle(
+        self,
+        index: int,
+        outcome: Outcome,
+        *,
+        detail: str = "",
+        key: ActionKey | None = None,
+        duration_seconds: float = 0.0,
+        log: str | None = None,
+        value: str | None = None,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        not_needed: bool = False,
+    ) -> None:
+        node = self._run.plan.nodes[index]
+        if outcome is not Outcome.BUILT or not_needed:
+            self._run.certifies = False
+        self._run.ledger.note(
+            Fact.NODES_SETTLED, node.name, {"outcomes": [[node.name, outcome.value, detail]]}
+        )
+        self._run.ledger.announce(
+            NodeSettled(
+                node=node.name,
+                outcome=outcome,
+                attempts=self._run.tries.get(index, 0),
+                action_key=key,
+                duration_seconds=duration_seconds,
+                detail=detail,
+                log=log,
+                exit_code=exit_code,
+                signal=signal,
+                value=value,
+            )
+        )
+        self._run.ready.extend(self._run.graph.settle(index, outcome, not_needed=not_needed))
+        if (
+            outcome is Outcome.FAILED
+            and self._run.request.fail_fast
+            and self._run.stopped_by is None
+        ):
+            self._run.stopped_by = node.name
+
+    def fail_settled(self, index: int, detail: str, executed: Executed | None = None) -> None:
+        """Ends a node without success: CANCELLED when that is how its attempt ended."""
+        cancelled = executed is not None and executed.end is AttemptEnd.CANCELLED
+        self.settle(
+            index,
+            Outcome.CANCELLED if cancelled else Outcome.FAILED,
+            detail=detail,
+            key=executed.assignment.gathered.key if executed else None,
+            duration_seconds=executed.duration_seconds if executed else 0.0,
+            log=executed.log if executed else None,
+            exit_code=executed.exit_code if executed else None,
+            signal=executed.signal if executed else None,
+        )
+
+    def settle_clean(
+        self, index: int, gathered: Gathered | None, row: ResultRow | None, restored: int = 0
+    ) -> None:
+        node = self._run.plan.nodes[index]
+        if row is None:
+            self._run.observations.record(index, ())
+        event = NodeSettled(
+            node=node.name,
+            outcome=Outcome.CLEAN,
+            attempts=self._run.tries.get(index, 0),
+            action_key=gathered.key if gathered else None,
+            duration_seconds=0.0,
+            restored=restored,
+            log=row.log if row else None,
+            value=row.value if row else None,
+        )
+        fact: JsonValue = [
+            node.name,
+            Outcome.CLEAN.value,
+            f"restored {restored}" if restored else "",
+            event.action_key,
+            row.journal_seq if row else None,
+        ]
+        self._held.append((event, fact))
+        self._run.ready.extend(self._run.graph.settle(index, Outcome.CLEAN))
+
+    def serve(self, index: int, serve: Serve, gathered: Gathered, restored: int) -> None:
+        row = serve.row
+        if row.value is not None:
+            self._run.values[self._run.plan.nodes[index].name] = json.loads(row.value)
+        if row.expires_at is not None:
+            self._run.first_expiry = min(self._run.first_expiry or row.expires_at, row.expires_at)
+        self._run.observations.record(index, row.outputs)
+        self.settle_clean(index, gathered, row, restored=restored)
+
+    def skip(self, index: int) -> None:
+        culprit = self._run.graph.find_culprit(index)
+        assert culprit is not None
+        name = self._culprits.get(culprit, self._run.plan.nodes[culprit].name)
+        self._culprits[index] = name
+        if self._run.graph.outcomes[culprit] is Outcome.CANCELLED:
+            self.settle(index, Outcome.CANCELLED, detail=f"`{name}` was cancelled")
+        else:
+            self.settle(index, Outcome.SKIPPED, detail=f"because of `{name}`")
+
+    def flush_held(self) -> None:
+        """Journals, in one record, the nodes that recorded results served, and tells."""
+        if not self._held:
+            return
+        held, self._held = self._held, []
+        self._run.ledger.note(Fact.NODES_SETTLED, data={"outcomes": [fact for _, fact in held]})
+        for event, _ in held:
+            self._run.ledger.announce(event)
+
+    def project_outputs(self) -> dict[str, str]:
+        outputs: dict[str, str] = {}
+        for name, ref in self._run.plan.outputs:
+            try:
+                value = project(self._run.values[ref.node], ref.path)
+            except KeyError:
+                continue  # its node was not selected, or gave no such value
+            outputs[name] = canonical_json(value).decode()
+        return outputs
+
+    def judge(self, outcomes: Mapping[int, Outcome]) -> RunStatus:
+        kinds = set(outcomes.values())
+        if Outcome.CANCELLED in kinds:
+            return RunStatus.CANCELLED
+        needless = self._run.graph.not_needed
+        if all(o is not Outcome.FAILED for o in kinds) and all(
+            index in needless for index, o in outcomes.items() if o is Outcome.SKIPPED
+        ):
+            return RunStatus.COMPLETED
+        followed = {d for index in outcomes for d in self._run.graph.dependencies(index)}
+        sinks = (o for index, o in outcomes.items() if index not in followed)
+        if any(outcome in (Outcome.BUILT, Outcome.CLEAN) for outcome in sinks):
+            return RunStatus.PARTIAL
+        return RunStatus.FAILED
