@@ -115,9 +115,15 @@ def find_left_over(
     keep: Collection[RelPath] = (),
 ) -> tuple[RelPath, ...]:
     """What earlier results left in the written trees and globs and this one does not have:
-    with it there the tree does not equal the recorded one, and `restore` removes it."""
+    with it there the tree does not equal the recorded one, and `restore` removes it.
+
+    A folder that cannot be listed is named in place of what may be in it.
+    """
     survey = _Survey(needed=_folders_of(outputs))
-    _survey_left_over(survey, outputs, writes, measurer, knows, keep)
+    try:
+        _survey_left_over(survey, outputs, writes, measurer, knows, keep)
+    except CannotRestore as error:
+        return (RelPath(error.path),)
     return tuple(item.path for item in survey.left_over)
 
 
@@ -140,8 +146,9 @@ def restore(
     `knows` tells whether any result recorded a state for a path: such content goes,
     anything else is moved to `trash` first (paths of the record) or left and named (other
     files inside written trees). `keep` are paths to leave alone although the record lacks
-    them. `staging` is a folder on the workspace's file system for what is not yet in
-    place. `trash` is made on demand and never reused.
+    them. What is not yet in place waits in a folder of its own whose path starts with
+    `staging` and which should be on the workspace's file system. `trash` is a folder made
+    on demand and never reused.
 
     Raises, before anything has changed: BlobMissing, BlobCorrupt; CannotRestore;
     FilesystemError (DiskFull). FilesystemError also half-way: then every path is old or
@@ -157,7 +164,7 @@ def restore(
         if staged is not None:
             remove_private_folder(staged)
     for path, state in survey.links:
-        if measurer.state_of(path) != state:
+        if not _compare(path, state, measurer)[1]:
             raise CannotRestore(path, "leads to a file that is not as recorded")
     return done
 
@@ -291,7 +298,7 @@ def _stage(survey: _Survey, blobs: Blobs, staging: str) -> str | None:
     ]
     if not wanted:
         return None
-    folder = make_private_folder(staging, "restore")
+    folder = make_private_folder(os.path.dirname(staging), os.path.basename(staging))
     is_complete = False
     try:
         for position, state in wanted:

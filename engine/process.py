@@ -278,7 +278,8 @@ class Processes:
                     idle_tries += 1
                     if idle_tries > _IDLE_TRIES:
                         raise CannotStart(f"The system refused another process: {problem}")
-                if self._ended_count == count:
+                # Looked at again: it may have happened since the lock was last held.
+                if self._ended_count == count and not running.cancelled:
                     self._someone_ended.wait(None if others else _TRY_AGAIN_SECONDS)
 
     def _check_wanted(self, running: _Running) -> None:

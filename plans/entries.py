@@ -260,11 +260,21 @@ def extents_of(entries: Sequence[Entry]) -> tuple[Extent, ...]:
     for position, entry in enumerate(entries):
         if entry.exclude:
             continue
-        later = tuple(e for n, e in excludes if n > position and overlap(entry, e) is not None)
-        if entry.kind is EntryKind.FILE and any(_matches_one(e, entry.path) for e in later):
-            continue
-        found.append(Extent(entry, later if entry.kind is not EntryKind.FILE else ()))
+        later = tuple(e for n, e in excludes if n > position and _can_exclude(e, entry))
+        if entry.kind is not EntryKind.FILE:
+            found.append(Extent(entry, later))
+        elif not later:
+            found.append(Extent(entry))
     return tuple(found)
+
+
+@lru_cache(maxsize=1 << 16)
+def _can_exclude(exclude: Entry, entry: Entry) -> bool:
+    """Whether `exclude` takes away anything that `entry` brings."""
+    if entry.kind is not EntryKind.GLOB and _matches_one(exclude, entry.path):
+        return True
+    parts = pattern_parts(entry)
+    return any(find_common_path(parts, gone) is not None for gone in excluded_parts(exclude))
 
 
 # Whether two entries can name one path
@@ -288,9 +298,7 @@ def overlap(a: Entry, b: Entry) -> str | None:
 
 
 def _overlap_literals(a: Entry, b: Entry) -> str | None:
-    outer, inner = (a, b) if a.path == ROOT or len(a.path) <= len(b.path) else (b, a)
-    if b.path == ROOT:
-        outer, inner = b, a
+    outer, inner = (a, b) if is_below(b.path, a.path) else (b, a)
     if is_below(inner.path, outer.path):
         return str(Entry(inner.kind, inner.path))
     if outer.path == inner.path:

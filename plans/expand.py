@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from assay.plans.diagnostics import Diagnostic, Mark, Severity, shown
+from assay.plans.diagnostics import Diagnostic, Severity, shown
 from assay.plans.folders import Folders, UnreadableFolder
 from assay.plans.foreach import (
     ForeachMatch,
@@ -20,6 +20,7 @@ from assay.plans.foreach import (
     make_instances,
     make_pattern,
     make_template,
+    try_instance,
 )
 from assay.plans.model import EntryKind, Kind, Node, NodeName, Origin
 from assay.plans.nodes import (
@@ -53,10 +54,7 @@ class Expansion:
 
     def add(self, declaration: Declaration) -> None:
         """Expands `matrix`; a node without `foreach` is made at once."""
-        combinations = _combinations(declaration, self.complaints)
-        if not combinations:
-            self.add_stand_in(declaration.name, declaration.origin)
-        for combination in combinations:
+        for combination in _combinations(declaration, self.complaints):
             texts: dict[str, Mapping[str, str]] = {"params": declaration.scope.params}
             if combination:
                 texts["matrix"] = combination
@@ -71,6 +69,7 @@ class Expansion:
                     self._pending.append(pending)
                     self._items.append(pending)
                 else:
+                    try_instance(declaration, combination, self.complaints)
                     self.add_stand_in(declaration.name, declaration.origin)
 
     def add_stand_in(self, name: str, origin: Origin) -> None:
@@ -148,44 +147,40 @@ def _is_one_of(text: str, node: Node, names: Collection[str]) -> bool:
 
 
 def _combinations(declaration: Declaration, complaints: Complaints) -> list[Mapping[str, str]]:
-    """Every combination of the `matrix`; one empty one without a `matrix`, none where it
-    has a fault."""
+    """Every combination of the `matrix`, at least one; an empty one without a `matrix`."""
     matrix = declaration.keys.get("matrix")
     if matrix is None:
         return [{}]
-    faults = len(complaints.errors)
+
+    def complain(message: str, *keys: str | int, hint: str | None = None) -> None:
+        origin = declaration.place("matrix", *keys)
+        what = subject(origin.keys, declaration.name)
+        complaints.add(Diagnostic(f"{what} {message}", origin, hint=hint))
+        complaints.broken.add(declaration.name)
+
+    known = {"params": declaration.scope.params}
     axes: list[list[tuple[str, str]]] = []
     for axis in sorted(matrix):
-        texts: dict[str, None] = {}
-        for number, value in enumerate(matrix[axis]):
-            origin = declaration.place("matrix", axis, number)
-            what = subject(origin.keys, declaration.name)
-            try:
-                text = render(scalar_text(value), {"params": declaration.scope.params})
-            except TemplateError as error:
-                message = f"{what} uses `{shown(error.reference)}`, but {error.why}"
-                complaints.add(Diagnostic(message, origin, hint=error.hint))
-                continue
-            except ValueError:
-                complaints.add(Diagnostic(f"{what} is too large a number", origin))
-                continue
-            if text in texts:
-                message = f"{what} repeats {describe(text)}"
-                complaints.add(Diagnostic(message, origin))
-            texts[text] = None
         why = find_template_name_fault(axis)
         if why is not None:
-            origin = declaration.place("matrix", axis)
-            message = f"`{shown(axis)}` cannot be the name of a matrix axis: {why}"
-            complaints.add(Diagnostic(message, origin, Mark.KEY))
+            complain(f"cannot be used in templates: {why}", axis)
+        texts: dict[str, None] = {}
+        for number, value in enumerate(matrix[axis]):
+            text = describe(value)
+            try:
+                text = scalar_text(value)
+                text = render(text, known)
+            except TemplateError:
+                origin = declaration.place("matrix", axis, number)
+                complaints.add_template_faults(text, known, origin, declaration.name)
+            except ValueError:
+                complain("is too large a number", axis, number)
+            if text in texts:
+                complain(f"repeats {describe(text)}", axis, number)
+            texts[text] = None
         axes.append([(axis, text) for text in texts])
     count = math.prod(map(len, axes))
     if count > LARGEST_MATRIX:
-        origin = declaration.place("matrix")
-        what = subject(origin.keys, declaration.name)
-        message = f"{what} makes {count:,} nodes, more than {LARGEST_MATRIX:,}"
-        complaints.add(Diagnostic(message, origin))
-    if len(complaints.errors) > faults:
-        complaints.broken.add(declaration.name)
-        return []
+        complain(f"makes {count:,} nodes, more than {LARGEST_MATRIX:,}")
+        axes = [axis[:1] for axis in axes]
     return [dict(choice) for choice in itertools.product(*axes)]

@@ -41,8 +41,10 @@ _IGNORED_SUFFIXES: Final = (".pyc", ".pyo")
 IsIgnored = Callable[[str, bool], bool]
 """Whether a path, which is a folder or not, is ignored."""
 
-# Errors that say that nothing can stand at a path, rather than that nobody may look.
-_NOTHING_THERE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG))
+# Errors that say that nothing stands at a path, rather than that nobody may look.
+_NOTHING_THERE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
+
+LONGEST_NAME_BYTES: Final = 255
 
 
 class UnreadableFolder(Exception):
@@ -142,7 +144,7 @@ class Folders:
             with os.scandir(absolute) as entries:
                 names = sorted((entry.name, _type_of(entry)) for entry in entries)
         except OSError as error:
-            if error.errno in _NOTHING_THERE:
+            if _says_absent(error, path):
                 return Listing((), None)
             raise UnreadableFolder(path, _reason(error)) from error
         return Listing(tuple(names), (status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
@@ -168,20 +170,21 @@ class Folders:
                 yield entry.path
             return
         top = entry.path if entry.kind is EntryKind.TREE else fixed_folder(entry.path)
-        if in_writes and top != ROOT:
-            # Nothing is ever written through a link: one that stands where a written tree
-            # should be is itself what was written.
-            link = self._find_link_along(top)
-            if link is not None:
-                if link == top and entry.kind is EntryKind.TREE:
-                    yield top
-                return
         patterns = (pattern_parts(entry), *(p for e in extent.excludes for p in excluded_parts(e)))
         state = tuple(start(parts) for parts in patterns)
         for name in () if top == ROOT else top.split("/"):
             state = _step(patterns, state, name)
-        if in_writes and entry.kind is EntryKind.TREE and self._is_empty(top):
-            yield top
+        if in_writes:
+            is_tree = entry.kind is EntryKind.TREE and not _is_excluded(patterns, state)
+            # Nothing is ever written through a link: one that stands where a written tree
+            # should be is itself what was written.
+            link = self._find_link_along(top)
+            if link is not None:
+                if link == top and is_tree:
+                    yield top
+                return
+            if is_tree and self._is_empty(top):
+                yield top
         is_ignored = None if in_writes else self._ignore(ignore)
         yield from self._walk(top, patterns, state, is_ignored, in_writes)
 
@@ -221,7 +224,7 @@ class Folders:
         return listing.signature is not None and not listing.names
 
     def _find_link_along(self, path: RelPath) -> RelPath | None:
-        names = path.split("/")
+        names = [] if path == ROOT else path.split("/")
         for count in range(1, len(names) + 1):
             part = RelPath("/".join(names[:count]))
             status = self.lstat(part)
@@ -239,7 +242,7 @@ class Folders:
         try:
             return os.lstat(f"{self.root}/{path}")
         except OSError as error:
-            if error.errno in _NOTHING_THERE:
+            if _says_absent(error, path):
                 return None
             folder = RelPath(path.rpartition("/")[0] or ROOT)
             raise UnreadableFolder(folder, _reason(error)) from error
@@ -287,6 +290,13 @@ def _compile_ignore(ignore: tuple[str, ...]) -> IsIgnored:
 
     spec = GitIgnoreSpec.from_lines((*BUILT_IN_IGNORE, *ignore))
     return lambda path, is_folder: spec.match_file(path + "/" if is_folder else path)
+
+
+def _says_absent(error: OSError, path: RelPath) -> bool:
+    """A name that is too long to exist names nothing; a path that is too long may well."""
+    if error.errno == errno.ENAMETOOLONG:
+        return any(len(os.fsencode(name)) > LONGEST_NAME_BYTES for name in path.split("/"))
+    return error.errno in _NOTHING_THERE
 
 
 def _reason(error: OSError) -> str:

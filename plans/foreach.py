@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.plans.canonical import canonical_json
-from assay.plans.diagnostics import Diagnostic, shown
+from assay.plans.diagnostics import Diagnostic
 from assay.plans.entries import EntryError, escape_entry, literal_entry, parse_entry
 from assay.plans.model import (
     Argv,
@@ -83,9 +83,9 @@ def make_pattern(
             else:
                 text = render(item["path"], texts)
                 pattern.append(literal_entry(text, base, item.get("optional", False)))
-        except TemplateError as error:
-            message = f"{what} uses `{shown(error.reference)}`, but {error.why}"
-            complaints.add(Diagnostic(message, origin, hint=error.hint))
+        except TemplateError:
+            text = item if isinstance(item, str) else item["path"]
+            complaints.add_template_faults(text, texts, origin, declaration.name)
         except EntryError as error:
             message = f"{what}: {str(error).removesuffix('.')}"
             complaints.add(Diagnostic(message, origin, hint=error.hint))
@@ -115,6 +115,16 @@ def make_instances(
             ),
             complaints,
         )
+
+
+def try_instance(
+    declaration: Declaration, combination: Mapping[str, str], complaints: Complaints
+) -> Node:
+    """The instance for a made-up path, so that faults of the declaration show before there
+    are any."""
+    path = RelPath(posixpath.normpath(posixpath.join(declaration.scope.base, "NAME")))
+    [node] = make_instances(declaration, combination, [path], complaints)
+    return node
 
 
 def _values_of(
@@ -248,9 +258,7 @@ def make_template(item: Pending, complaints: Complaints) -> Node:
     declaration = item.declaration
     name = instance_name(declaration.name, None, item.combination)
     faults = len(complaints.errors)
-    # Tried on a made-up path: a fault of the declaration shows before anything runs.
-    sample = posixpath.join(declaration.scope.base, "NAME")
-    [tried] = make_instances(declaration, item.combination, [RelPath(sample)], complaints)
+    tried = try_instance(declaration, item.combination, complaints)
     if len(complaints.errors) > faults:
         return Node(name, declaration.origin, Kind.GROUP)
     keys = declaration.keys

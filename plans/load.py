@@ -26,6 +26,7 @@ from assay.plans.documents import (
 from assay.plans.expand import Expansion
 from assay.plans.folders import Folders
 from assay.plans.foreach import ForeachMatch
+from assay.plans.ignore import is_ignore_pattern, rebase_ignore_pattern
 from assay.plans.model import Node, Origin, Plan, RelPath, Resource, ResourceScope
 from assay.plans.nodes import (
     Complaints,
@@ -195,7 +196,11 @@ class _Load:
         fault = find_name_fault(name)
         if fault is not None:
             why, hint = fault
-            refuse(f"`{shown(name)}` cannot be the name of an include: {why}", hint, Mark.KEY)
+            refuse(
+                f"`{shown(name)}` cannot be the name of an include: {why}" if name else why,
+                hint,
+                Mark.KEY,
+            )
             return None
         folder = os.path.dirname(use.path) if use.path else self.folder
         path = os.path.normpath(os.path.join(folder, target))
@@ -284,9 +289,8 @@ class _Load:
             return value
         try:
             return render(value, {"params": params})
-        except TemplateError as error:
-            message = f"{subject(origin.keys)} uses `{shown(error.reference)}`, but {error.why}"
-            self.complaints.add(Diagnostic(message, origin, hint=error.hint))
+        except TemplateError:
+            self.complaints.add_template_faults(value, {"params": params}, origin)
             return value
 
     def _resolve_params(self, use: _Included) -> dict[str, str]:
@@ -320,31 +324,14 @@ class _Load:
             self.complaints.add(Diagnostic(message, hint=hint))
 
     def _make_ignore(self, use: _Included) -> Iterator[str]:
-        """The patterns, those of an include relative to its folder. gitignore anchors a
-        pattern with a slash before its end to the folder of the file that holds it."""
-        patterns = use.document.declared.get("ignore", ())
-        if not patterns:
-            return
-        from pathspec import GitIgnoreSpec
-
-        for number, pattern in enumerate(patterns):
-            body = pattern.removeprefix("!")
-            is_comment = not body.strip() or pattern.startswith("#")
-            try:
-                understood = is_comment or GitIgnoreSpec.from_lines([pattern]).patterns[0].regex
-            except (ValueError, IndexError):
-                understood = None
-            if not understood:
+        """The patterns, those of an include relative to its folder."""
+        for number, pattern in enumerate(use.document.declared.get("ignore", ())):
+            if is_ignore_pattern(pattern):
+                yield rebase_ignore_pattern(pattern, use.base)
+            else:
                 origin = Origin(use.document.file, ("ignore", number))
                 message = f"`ignore` has {describe(pattern)}, which is no gitignore pattern"
                 self.complaints.add(Diagnostic(message, origin))
-            elif is_comment:
-                continue
-            elif use.base != "." and "/" in body.rstrip().rstrip("/"):
-                folder = re.sub(r"([\\*?\[\]!# ])", r"\\\1", use.base)
-                yield f"{pattern[: len(pattern) - len(body)]}/{folder}/{body.lstrip('/')}"
-            else:
-                yield pattern
 
     # The whole plan
 

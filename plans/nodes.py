@@ -41,7 +41,7 @@ from assay.plans.model import (
     When,
 )
 from assay.plans.phrases import describe, subject
-from assay.plans.templates import Namespaces, TemplateError, render
+from assay.plans.templates import Namespaces, TemplateError, find_faults, render
 
 Keys = Mapping[str, Any]
 """A validated node table (`schema.NodeDecl`): plain JSON values, only what was written."""
@@ -115,6 +115,17 @@ class Complaints:
         kept = self.errors if is_error else self.warnings
         kept.setdefault((diagnostic.message, diagnostic.origin), diagnostic)
 
+    def add_template_faults(
+        self, text: str, namespaces: Namespaces, origin: Origin, node: str | None = None
+    ) -> None:
+        """Everything that `text` refers to in vain. `node` is the full name of its node."""
+        what = subject(origin.keys, node)
+        for fault in find_faults(text, namespaces):
+            message = f"{what} uses `{shown(fault.reference)}`, but {fault.why}"
+            self.add(Diagnostic(message, origin, hint=fault.hint))
+        if node is not None:
+            self.broken.add(node)
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -165,9 +176,9 @@ class Values:
 
 
 def find_name_fault(name: str) -> tuple[str, str | None] | None:
-    """Why `name` cannot be declared, as a clause, and a hint. For nodes and includes."""
+    """Why `name` cannot be declared, and a hint. For nodes and includes."""
     if not name:
-        return "it is empty", None
+        return "A name cannot be empty", None
     if name.startswith("-"):
         return "it starts with `-`, like an option", None
     if _CONTROL.search(name):
@@ -213,25 +224,21 @@ def declared_name(name: str) -> str:
 def declare(
     scope: Scope, name: str, own: Keys, defaults: Keys, complaints: Complaints
 ) -> Declaration | None:
-    """The declaration of one node; None, with the reason among the complaints, for one that
-    cannot be used."""
+    """The declaration of one node; None, with the reason among the complaints, for a name
+    that cannot be used. Other faults are complained of, and what is left goes on."""
     full_name = scope.prefix + name
     origin = Origin(scope.file, ("nodes", name))
-    keys = _merge_defaults(defaults, own) if defaults else own
-    declaration = Declaration(scope, full_name, origin, keys, own)
     fault = find_name_fault(name)
     if fault is not None:
         why, hint = fault
-        message = f"`{shown(name)}` cannot be the name of a node: {why}"
-        complaints.add(Diagnostic(message, origin, Mark.KEY, hint))
+        what = f"`{shown(name)}` cannot be the name of a node: {why}" if name else why
+        complaints.add(Diagnostic(what, origin, Mark.KEY, hint))
         complaints.broken.add(full_name)
         return None
-    if full_name in complaints.broken:
-        return None
-    if _check_keys(declaration, complaints):
-        return declaration
-    complaints.broken.add(full_name)
-    return None
+    keys = _merge_defaults(defaults, own) if defaults else own
+    declaration = Declaration(scope, full_name, origin, keys, own)
+    _check_keys(declaration, complaints)
+    return declaration
 
 
 def _merge_defaults(defaults: Keys, own: Keys) -> Keys:
@@ -251,38 +258,39 @@ def _merge_defaults(defaults: Keys, own: Keys) -> Keys:
     return {**inherited, **own}
 
 
-def _check_keys(declaration: Declaration, complaints: Complaints) -> bool:
+def _check_keys(declaration: Declaration, complaints: Complaints) -> None:
     """What keys have to do with each other."""
     keys, name = declaration.keys, shown(declaration.name)
-    usable = True
+    was_broken = declaration.name in complaints.broken
+
+    def complain(message: str, origin: Origin, mark: Mark, hint: str | None = None) -> None:
+        complaints.add(Diagnostic(message, origin, mark, hint))
+        complaints.broken.add(declaration.name)
+
     for key in UNAVAILABLE.keys() & keys.keys():
         if keys[key] != UNAVAILABLE[key]:
             origin = declaration.place(key)
             what = subject(origin.keys, declaration.name)
             if UNAVAILABLE[key] is not ... and isinstance(keys[key], str):
                 what += f" is {describe(keys[key])}, which"
-            complaints.add(Diagnostic(f"{what} is not available yet", origin))
-            usable = False
+            complain(f"{what} is not available yet", origin, Mark.VALUE)
     commands = [key for key in COMMANDS if key in keys]
     if len(commands) > 1:
         message = f"Node `{name}` has both `{commands[0]}` and `{commands[1]}`"
         hint = "A node has one of `run`, `wait` and `plan`."
-        complaints.add(Diagnostic(message, declaration.place(commands[1]), Mark.KEY, hint))
-        return False
-    if commands:
-        return usable
+        complain(message, declaration.place(commands[1]), Mark.KEY, hint)
+    if commands or was_broken:
+        # A command that could not be understood is not missing.
+        return
     extra = [key for key in keys if key not in GROUP_KEYS]
     if extra:
         listed = " and ".join(f"`{key}`" for key in extra[:2])
         message = f"Node `{name}` has {listed}, but nothing to `run`"
         hint = "A node without a command is a group, which has only `after`."
-        complaints.add(Diagnostic(message, declaration.origin, Mark.VALUE, hint))
-        return False
-    if "after" not in keys:
+        complain(message, declaration.origin, Mark.VALUE, hint)
+    elif "after" not in keys:
         message = f"Node `{name}` has neither `run` nor `after`"
-        complaints.add(Diagnostic(message, declaration.origin))
-        return False
-    return usable
+        complain(message, declaration.origin, Mark.VALUE)
 
 
 def make_node(
@@ -355,16 +363,13 @@ def _render_keys(declaration: Declaration, values: Values, complaints: Complaint
         if isinstance(value, str):
             try:
                 text = render(value, namespaces)
-                # Only a `!` that was written excludes, not one that a path starts with.
-                turned = path[0] in ENTRY_KEYS and text.startswith("!") > value.startswith("!")
-                return "./" + text if turned else text
-            except TemplateError as error:
+            except TemplateError:
                 origin = declaration.place(str(path[0]), *path[1:])
-                what = subject(origin.keys, declaration.name)
-                message = f"{what} uses `{shown(error.reference)}`, but {error.why}"
-                complaints.add(Diagnostic(message, origin, hint=error.hint))
-                complaints.broken.add(declaration.name)
+                complaints.add_template_faults(value, namespaces, origin, declaration.name)
                 return value
+            # Only a `!` that was written excludes, not one that a path starts with.
+            turned = path[0] in ENTRY_KEYS and text.startswith("!") > value.startswith("!")
+            return "./" + text if turned else text
         if isinstance(value, list):
             return [rendered(item, namespaces, (*path, n)) for n, item in enumerate(value)]
         if isinstance(value, dict):
@@ -458,6 +463,7 @@ def _make_workdir(scope: Scope, keys: Keys, complain: Complain) -> RelPath:
     try:
         return literal_entry(text + "/", scope.base, optional=False).path
     except EntryError as error:
+        error = EntryError(str(error).replace(f"`{text}/`", f"`{text}`"), error.hint)
         _complain_of_entry(error, complain, "workdir")
         return scope.base
 

@@ -8,6 +8,7 @@ and leaves templates for later. Does not know what keys have to do with each oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, NotRequired, Required
 
 from pydantic import (
@@ -17,9 +18,10 @@ from pydantic import (
     Field,
     Tag,
     TypeAdapter,
+    ValidationError,
     with_config,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from assay.plans.canonical import MAX_EXACT_INTEGER
@@ -351,12 +353,20 @@ class PlanDecl(TypedDict, total=False):
 NODE_KEYS: Final = frozenset(NodeDecl.__annotations__)
 PLAN_KEYS: Final = frozenset(PlanDecl.__annotations__)
 
-PLAN_FILE: Final[TypeAdapter[PlanDecl]] = TypeAdapter(PlanDecl)
+_PLAN_FILE: Final[TypeAdapter[PlanDecl]] = TypeAdapter(PlanDecl)
+
+
+def validate(data: object) -> tuple[PlanDecl | None, Sequence[ErrorDetails]]:
+    """What `data` declares, or None and everything that is wrong with its shape."""
+    try:
+        return _PLAN_FILE.validate_python(data), ()
+    except ValidationError as error:
+        return None, error.errors(include_url=False)
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a plan file, TOML and JSON alike."""
-    schema = PLAN_FILE.json_schema()
+    schema = _PLAN_FILE.json_schema()
     unvisited: list[Any] = [schema]
     while unvisited:
         part = unvisited.pop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from assay.plans.diagnostics import suggest
@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r"\{\{(params|matrix|each)(?:\.([^{}\s]*))?\}\}")
 _UNAVAILABLE: Final = {
     "params": "no `[params]` are declared",
     "matrix": "there is no `matrix` here",
-    "each": "there is no `foreach` here",
+    "each": "there is no `foreach` around it",
 }
 
 
@@ -44,6 +44,15 @@ def render(text: str, namespaces: Namespaces) -> str:
     if "{{" not in text:
         return text
     return _REFERENCE.sub(lambda match: _look_up(match, namespaces), text)
+
+
+def find_faults(text: str, namespaces: Namespaces) -> Iterator[TemplateError]:
+    """Every reference of `text` to nothing; `render` raises the first of them."""
+    for match in _REFERENCE.finditer(text):
+        try:
+            _look_up(match, namespaces)
+        except TemplateError as error:
+            yield error
 
 
 def find_references(text: str) -> frozenset[tuple[str, str]]:

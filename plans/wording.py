@@ -213,14 +213,14 @@ def _hint_inner_key(key: str, table: Keys) -> str | None:
 
 def _hint_misplaced(key: str, table: Keys) -> str | None:
     """For a key of the node or the plan that a table header before it took in."""
-    if table[0] in {"nodes", "defaults"}:
-        if key in NODE_KEYS and len(table) > 1:
-            header = f"[{dotted(table)}]"
-            return f"`{key}` is a key of the node itself: write it above `{header}`."
-        return None
-    if key in PLAN_KEYS:
+    depth = {"nodes": 2, "defaults": 1}.get(str(table[0]))
+    if depth is None:
+        if key not in PLAN_KEYS:
+            return None
         return f"`{key}` is a key of the plan: write it above the first `[table]`."
-    return None
+    if key not in NODE_KEYS or len(table) <= depth:
+        return None
+    return f"`{key}` is a key of the node itself: write it above `[{dotted(table)}]`."
 
 
 def _did_you_mean(meant: str | None) -> str | None:
@@ -256,7 +256,7 @@ def _explain_value(keys: Keys, error: ErrorDetails, *, as_json: bool) -> tuple[s
         wanted = f"at most {context['le']}"
     else:
         return "cannot be understood", None
-    if hint is None and len(keys) > 2 and kind in (*TYPES, WRONG_SHAPE):
+    if hint is None and len(keys) > 1 and kind in (*TYPES, WRONG_SHAPE):
         hint = _hint_misplaced(str(keys[-1]), keys[:-1])
     return f"must be {wanted}, not {describe(value)}", hint
 

@@ -81,7 +81,7 @@ class Ground:
             writes,
             measurer=self.measurer,
             blobs=self.blobs,
-            staging=self.store.tmp,
+            staging=f"{self.store.tmp}/test-{self._restores}.stage",
             trash=f"{self.store.trash}/test-{self._restores}",
             knows=self.knows,
             keep=keep,

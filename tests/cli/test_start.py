@@ -76,9 +76,10 @@ def test_no_arguments_print_the_help(workspace: Workspace) -> None:
     [
         (
             ["run", "--jbos", "3"],
-            "error: No such option: --jbos (Possible options: --jobs, --json)\n"
-            "\n"
-            "hint: `assay run --help` shows what it takes\n",
+            (
+                "error: No such option: --jbos (Possible options: --jobs, --json)\n\n"
+                "hint: `assay run --help` shows what it takes\n"
+            ),
         ),
         (["run", "-j", "0"], "error: `--jobs` must be a positive integer, not `0`\n"),
         (["run", "--boundary", "enforced"], "error: `--boundary enforced` is not available yet\n"),

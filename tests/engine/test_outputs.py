@@ -234,7 +234,8 @@ def test_recorded_outputs_are_removed_before_an_attempt(ground: Ground) -> None:
     (ground.root / "d/empty").mkdir()
     declared = node(writes=["out/a", "d/"])
     cleared = clear(ground, declared, ground.capture(declared))
-    assert cleared == Cleared(("d/empty", "d/l", "d/sub/deep/x", "out/a"), {})
+    assert cleared.removed == ("d/empty", "d/l", "d/sub/deep/x", "out/a")
+    assert cleared.trashed == {}
     assert ground.tree() == {"out": "folder"}
 
 

@@ -99,10 +99,6 @@ def start_probe(
     return ground.begin(spawn), probes.arrive(name)
 
 
-def children_of_ours() -> list[int]:
-    return orphans.children_of(os.getpid())
-
-
 # How a command runs and ends.
 
 
@@ -428,15 +424,15 @@ def test_a_whole_tree_left_behind_is_ended(ground: Ground, probes: Probes) -> No
 def test_no_zombies_stay(ground: Ground, probes: Probes) -> None:
     """Children nobody waited for, of the node or orphaned, are gone with it."""
     execution, probe = start_probe(ground, probes, "a")
-    for name in ("reaped by us", "never reaped"):
-        child = probe.fork(name, double=name == "reaped by us")
+    pids = {probe.pid}
+    for name in ("orphaned", "never reaped"):
+        child = probe.fork(name, double=name == "orphaned")
         child.exit()
         child.gone()
-    before = set(children_of_ours())
-    assert probe.pid in before
+        pids.add(child.pid)
     probe.exit()
     assert execution.result().left_behind == ()
-    assert not before & set(children_of_ours())
+    assert not pids & set(orphans.children_of(os.getpid()))
 
 
 def test_kept_processes_live_on(ground: Ground, probes: Probes) -> None:
@@ -555,17 +551,19 @@ def test_children_from_before_are_left_alone(tmp_path: Path, probes: Probes) -> 
 )
 def test_nothing_survives_a_cancel(ground: Ground, script: str) -> None:
     """After SIGTERM no background job, setsid child or nested shell is left (C55)."""
-    fifo = ground.folder / "a.log"
+    # Looked for on the whole machine, where other tests run: no name that they use.
+    attempt = AttemptId(f"survivors-{os.getpid()}")
+    fifo = ground.folder / f"{attempt}.log"
     os.mkfifo(fifo)
     # Both ends, so that neither this open nor the command's waits for the other.
     reader = os.open(fifo, os.O_RDWR)
-    execution = ground.shell("a", script)
+    execution = ground.shell(attempt, script)
     assert os.read(reader, 3) == b"up\n"
-    assert ground.processes.terminate(AttemptId("a"))
+    assert ground.processes.terminate(attempt)
     ended = execution.result()
     os.close(reader)
     assert ended.signal == signal.SIGTERM
-    assert orphans.find_survivors(AttemptId("a"), execution.spawn.lease) == ()
+    assert orphans.find_survivors(attempt, execution.spawn.lease) == ()
 
 
 def test_terminate_signals_the_group_once(ground: Ground, probes: Probes) -> None:
@@ -739,10 +737,9 @@ STARVED = """
             pass
         processes.terminate("b")
         waiting.join()
-        processes.kill("a")
-        # Room to see that the other has ended.
         while hoard:
             os.close(hoard.pop())
+        processes.kill("a")
         blocked.join()
         print(done[0])
     else:

@@ -13,8 +13,21 @@ from workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CHEAP = ("lint", "test[tests/plans/test_canonical.py]", "test[tests/plans/test_durations.py]")
+FIRST, SECOND = "tests/plans/test_first.py", "tests/plans/test_second.py"
+"""Two small test files that the copy gets beside its own."""
+
+CHEAP = ("lint", f"test[{FIRST}]", f"test[{SECOND}]")
 """Nodes that take a second each; between them they need the wheel and what is made of it."""
+
+TRIVIAL = '''"""A test of the installed package."""
+
+import assay.engine.states
+
+
+def test_it_is_unpacked() -> None:
+    """The modules come out of the wheel that was built."""
+    assert "/build/site/" in assay.engine.states.__file__
+'''
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,6 +48,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
         if (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, copy / name, follow_symlinks=False)
+    for name in (FIRST, SECOND):
+        (copy / name).write_text(TRIVIAL)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     return Workspace(copy)
 
@@ -58,7 +73,7 @@ def test_own_plan_does_nothing_twice(repository: Workspace) -> None:
     assert repository.run(*CHEAP).named("built") == everything
     assert repository.run(*CHEAP).named("clean") == everything
 
-    append(repository, "tests/plans/test_durations.py", "# edited\n")
+    append(repository, SECOND, "# edited\n")
     assert repository.run(*CHEAP).named("built") == {"lint", CHEAP[2]}
 
     append(repository, "engine/states.py", "# edited\n")

@@ -1,0 +1,58 @@
+"""Claims of attempts in different runs: when two may not execute at the same time."""
+
+from __future__ import annotations
+
+import pytest
+
+from assay.engine.attempts import Claims
+from assay.engine.claims import claims_of, closes_cycle, find_conflict
+from assay.engine.states import AttemptId
+from assay.plans.entries import parse_entry
+from assay.plans.model import Argv, Node, NodeName, Origin, RelPath
+
+
+def claims(writes: str = "", reads: str = "", locks: str = "") -> Claims:
+    def entries(text: str) -> tuple[object, ...]:
+        return tuple(parse_entry(word, RelPath(".")) for word in text.split())
+
+    return Claims(entries(writes), entries(reads), tuple(locks.split()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [
+        (claims("o"), claims("o"), "o"),
+        (claims("d/"), claims("d/x"), "d/x"),
+        (claims("o"), claims(reads="o"), "o"),
+        (claims(reads="src/**"), claims("src/a"), "src/a"),
+        (claims(reads="o"), claims(reads="o"), None),
+        (claims("o"), claims("p", "q"), None),
+        (claims(locks="db"), claims(locks="db x"), "lock db"),
+        (claims(locks="db"), claims(locks="x"), None),
+    ],
+)
+def test_writes_exclude_reads_and_writes_and_reads_are_shared(
+    mine: Claims, theirs: Claims, expected: str | None
+) -> None:
+    """Overlap is by path, whoever asks."""
+    assert find_conflict(mine, theirs) == expected
+    assert find_conflict(theirs, mine) == expected
+
+
+def test_what_a_node_removes_is_claimed_like_what_it_writes() -> None:
+    """A removal excludes readers of the path."""
+    node = Node(
+        NodeName("n"), Origin("p"), command=Argv(("rm", "o")), removes=(RelPath("o"),)
+    )
+    assert find_conflict(claims_of(node), claims(reads="o")) == "o"
+
+
+def test_a_wait_that_closes_a_cycle_is_seen() -> None:
+    """A run started by A may not wait for A, nor for B whose own child waits for A (C117)."""
+    a, b, c = (AttemptId(name) for name in "abc")
+    assert closes_cycle(a, [a], {})
+    assert closes_cycle(b, [a], {b: [a]})
+    assert closes_cycle(c, [a], {c: [b], b: [a]})
+    assert not closes_cycle(b, [a], {})
+    assert not closes_cycle(b, [a], {b: [c], c: [b]})
+    assert not closes_cycle(a, [], {})

@@ -1,0 +1,277 @@
+"""Runs: rows, finding them, owners that live or died, fences."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store_rows import a_run, digest, finish, open_store, start_python
+
+from assay.engine.identity import this_owner
+from assay.engine.lock_files import HeldElsewhere
+from assay.engine.runs import (
+    LEASE_SECONDS,
+    AmbiguousPrefix,
+    LostFence,
+    NoSuchRun,
+    RunExists,
+)
+from assay.engine.states import AttemptId, RunId, RunStatus
+from assay.engine.store import Store
+from assay.engine.store_errors import StoreDamaged
+
+RUN = RunId("aaaaaaaa")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = open_store(tmp_path)
+    yield store
+    store.close()
+
+
+def test_a_run_comes_back_as_it_was_created(store: Store) -> None:
+    """Every field, names of any bytes included."""
+    row = dataclasses.replace(
+        a_run(RUN, parent="bbbbbbbb-3"),
+        plan_name="\udcff",
+        plan_file="d/é\udcfe.toml",
+        targets=("a\udcff", "b"),
+        params=(("mode", "\udcff"),),
+    )
+    store.runs.create(row)
+    assert store.runs.get(RUN) == row
+
+
+def test_a_run_that_dispatched_nothing_comes_settled(store: Store) -> None:
+    """One insert is all such a run costs."""
+    row = dataclasses.replace(a_run(RUN, status=RunStatus.COMPLETED), agreed_with=RunId("bbbbbbbb"))
+    store.runs.create(row)
+    assert store.runs.get(RUN).agreed_with == "bbbbbbbb"
+    assert store.runs.unsettled() == []
+
+
+def test_creating_again_is_one_run(store: Store) -> None:
+    """The same owner may repeat itself; another owner needs another id."""
+    row = a_run(RUN)
+    store.runs.create(row)
+    store.runs.create(row)
+    with pytest.raises(RunExists):
+        store.runs.create(dataclasses.replace(row, owner=this_owner()))
+    assert len(store.runs.list(10)) == 1
+
+
+def test_new_ids_are_unused(store: Store) -> None:
+    """8 lower-case hex digits that no run has."""
+    ids = {store.runs.new_id() for _ in range(100)}
+    assert len(ids) == 100
+    assert all(len(run) == 8 and set(run) <= set("0123456789abcdef") for run in ids)
+
+
+def test_runs_are_listed_newest_first(store: Store) -> None:
+    """All of them, or those of one plan file."""
+    for number in range(6):
+        store.runs.create(a_run(f"{number:08x}", plan_file=f"{number % 2}.toml"))
+    assert [int(row.id, 16) for row in store.runs.list(4)] == [5, 4, 3, 2]
+    assert [int(row.id, 16) for row in store.runs.list(9, "1.toml")] == [5, 3, 1]
+
+
+def test_a_run_is_found_by_a_unique_prefix(store: Store) -> None:
+    """Or by `last`; several that begin alike are named, newest first."""
+    for run in ("abc00000", "abd00000", "ffffffff"):
+        store.runs.create(a_run(run))
+    assert store.runs.find("abc").id == "abc00000"
+    assert store.runs.find("ffffffff").id == "ffffffff"
+    assert store.runs.find("last").id == "ffffffff"
+    with pytest.raises(AmbiguousPrefix) as caught:
+        store.runs.find("ab")
+    assert caught.value.matches == ("abd00000", "abc00000")
+
+
+@pytest.mark.parametrize("wanted", ["abc", "", "%", "a*", "'", "\udcff", "LAST"])
+def test_what_begins_no_run_is_no_run(store: Store, wanted: str) -> None:
+    """No character of a prefix has a meaning of its own."""
+    store.runs.create(a_run("ffffffff"))
+    with pytest.raises(NoSuchRun):
+        store.runs.find(wanted)
+
+
+def test_last_of_an_empty_store_is_no_run(store: Store) -> None:
+    """There is nothing to name."""
+    with pytest.raises(NoSuchRun):
+        store.runs.find("last")
+    with pytest.raises(NoSuchRun):
+        store.runs.get(RUN)
+
+
+def test_settling_ends_a_run_once(store: Store) -> None:
+    """What a run came to is written once; it waits for nobody any more."""
+    store.runs.create(a_run(RUN))
+    store.runs.set_waiting(RUN, (AttemptId("bbbbbbbb-1"),))
+    store.runs.settle(
+        RUN, 1, RunStatus.PARTIAL, {"built": 1, "failed": 1}, settled_at=5.0, plan_digest=digest(9)
+    )
+    row = store.runs.get(RUN)
+    assert (row.status, row.counts, row.settled_at) == (
+        RunStatus.PARTIAL,
+        {"built": 1, "failed": 1},
+        5.0,
+    )
+    assert row.plan_digest == digest(9)
+    assert store.runs.waiting(RUN) == ()
+    with pytest.raises(LostFence):
+        store.runs.settle(RUN, 1, RunStatus.COMPLETED, {})
+    assert store.runs.unsettled() == []
+
+
+def test_a_claimed_run_has_a_new_owner(store: Store) -> None:
+    """Of several that saw the same fence one gets the run, and the old owner finds out
+    at its next write."""
+    store.runs.create(a_run(RUN))
+    heir = this_owner()
+    assert store.runs.claim(RUN, 1, heir) == 2
+    assert store.runs.get(RUN).owner == heir
+    for attempt in (
+        lambda: store.runs.claim(RUN, 1, this_owner()),
+        lambda: store.runs.heartbeat(RUN, 1),
+        lambda: store.runs.check_fence(RUN, 1),
+        lambda: store.runs.set_plan_digest(RUN, 1, digest(2)),
+        lambda: store.runs.settle(RUN, 1, RunStatus.COMPLETED, {}),
+    ):
+        with pytest.raises(LostFence):
+            attempt()
+    store.runs.check_fence(RUN, 2)
+    store.runs.heartbeat(RUN, 2)
+    store.runs.set_plan_digest(RUN, 2, digest(2))
+    store.runs.settle(RUN, 2, RunStatus.COMPLETED, {})
+
+
+CLAIMER = """
+import sys, store_rows
+from assay.engine.runs import LostFence
+store = store_rows.open_store(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print("got", store.runs.claim("aaaaaaaa", 1, store_rows.this_owner()))
+except LostFence:
+    print("lost")
+store.close()
+"""
+
+
+def test_of_many_claimers_one_wins(store: Store, tmp_path: Path) -> None:
+    """C103: a run whose owner died is taken over once."""
+    store.runs.create(a_run(RUN))
+    claimers = [start_python(CLAIMER, str(tmp_path)) for _ in range(6)]
+    for claimer in claimers:
+        assert claimer.stdout is not None
+        claimer.stdout.readline()
+    said = sorted(finish(claimer, "go\n") for claimer in claimers)
+    assert said == ["got 2\n"] + ["lost\n"] * 5
+
+
+OWNER = """
+import sys, store_rows
+store = store_rows.open_store(sys.argv[1])
+lease = store.runs.take_lease("aaaaaaaa")
+store.runs.create(store_rows.a_run("aaaaaaaa"))
+print("holds", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_an_owner_lives_while_it_holds_its_lease(store: Store, tmp_path: Path) -> None:
+    """Stopped it lives, killed it is dead at once, whatever its pid shows."""
+    owner = start_python(OWNER, str(tmp_path))
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "holds\n"
+    assert store.runs.is_alive(RUN)
+    with pytest.raises(HeldElsewhere):
+        store.runs.take_lease(RUN)
+    owner.send_signal(signal.SIGSTOP)
+    assert store.runs.is_alive(RUN)
+    owner.kill()
+    owner.communicate()
+    assert not store.runs.is_alive(RUN)
+    with store.runs.take_lease(RUN) as lease:
+        assert store.runs.is_alive(RUN)
+        assert not os.get_inheritable(lease.descriptor)
+    assert not store.runs.is_alive(RUN)
+
+
+def test_the_pid_of_a_dead_owner_proves_nothing(store: Store) -> None:
+    """A run whose owner's pid lives (reused, or this one) but whose lease is free is dead."""
+    store.runs.create(a_run(RUN))
+    assert not store.runs.is_alive(RUN)
+
+
+def test_settled_and_unknown_runs_do_not_live(store: Store) -> None:
+    """Even while someone holds a lease of that name."""
+    with store.runs.take_lease(RUN):
+        assert not store.runs.is_alive(RUN)
+        store.runs.create(a_run(RUN, status=RunStatus.COMPLETED))
+        assert not store.runs.is_alive(RUN)
+
+
+def test_an_owner_of_an_earlier_boot_is_dead(store: Store) -> None:
+    """On this host under another boot id nothing can live, fresh heartbeat or not."""
+    owner = dataclasses.replace(this_owner(), boot="another")
+    store.runs.create(dataclasses.replace(a_run(RUN, owner=owner), heartbeat_at=store.now()))
+    assert not store.runs.is_alive(RUN)
+
+
+def test_an_owner_on_another_host_lives_by_its_heartbeat(tmp_path: Path) -> None:
+    """There the lease expires by the clock."""
+    now = [1000.0]
+    store = Store.open_for_run(str(tmp_path), now=lambda: now[0])
+    owner = dataclasses.replace(this_owner(), boot="another", host="elsewhere")
+    store.runs.create(a_run(RUN, owner=owner, created_at=1000.0))
+    now[0] += LEASE_SECONDS - 1
+    assert store.runs.is_alive(RUN)
+    store.runs.heartbeat(RUN, 1)
+    now[0] += LEASE_SECONDS - 1
+    assert store.runs.is_alive(RUN)
+    now[0] += 2
+    assert not store.runs.is_alive(RUN)
+    store.close()
+
+
+def test_a_lease_is_removed_with_its_run(store: Store) -> None:
+    """Settled runs leave no file behind, and letting go twice is harmless."""
+    lease = store.runs.take_lease(RUN)
+    assert Path(store.runs.lease_path(RUN)).exists()
+    lease.release(remove=True)
+    lease.release(remove=True)
+    assert not Path(store.runs.lease_path(RUN)).exists()
+
+
+def test_plans_are_kept_once(store: Store) -> None:
+    """The plan value is stored with the run, the same one of many runs once."""
+    assert store.runs.load_plan(digest(1)) is None
+    store.runs.save_plan(digest(1), b"plan")
+    store.runs.save_plan(digest(1), b"plan")
+    assert store.runs.load_plan(digest(1)) == b"plan"
+
+
+def test_whom_a_run_waits_for(store: Store) -> None:
+    """Set, replaced and cleared."""
+    store.runs.create(a_run(RUN))
+    assert store.runs.waiting(RUN) == ()
+    store.runs.set_waiting(RUN, (AttemptId("bbbbbbbb-1"), AttemptId("cccccccc-2")))
+    assert store.runs.waiting(RUN) == ("bbbbbbbb-1", "cccccccc-2")
+    store.runs.set_waiting(RUN, ())
+    assert store.runs.waiting(RUN) == ()
+
+
+@pytest.mark.parametrize("column", ["counts", "targets", "params", "status"])
+def test_a_row_that_cannot_be_read_is_damage(store: Store, column: str) -> None:
+    """A run is never shown half."""
+    store.runs.create(a_run(RUN))
+    store.database.execute(f"UPDATE runs SET {column} = '[[1'")
+    with pytest.raises(StoreDamaged, match="run aaaaaaaa"):
+        store.runs.get(RUN)
