@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from assay.engine.certificate import Certificate, Question, still_holds
@@ -25,14 +26,22 @@ from assay.engine.store_errors import StoreError
 from assay.plans.model import RelPath
 
 
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """A run in which nothing was to be done, and the nodes it found clean."""
+
+    settled: RunSettled
+    nodes: list[str]
+
+
 def agree(
     root: str,
     question: Question,
     environ: Mapping[str, str],
     now: Callable[[], float],
     monotonic: Callable[[], float],
-) -> RunSettled | None:
-    """The settled run if nothing is to be done and that could be recorded, else None."""
+) -> Agreed | None:
+    """The run, recorded, if nothing is to be done, else None."""
     began = monotonic()
     if not os.path.exists(os.path.join(root, FOLDER, "assay.db")):
         return None
@@ -57,7 +66,7 @@ def _agree(
     now: Callable[[], float],
     monotonic: Callable[[], float],
     began: float,
-) -> RunSettled | None:
+) -> Agreed | None:
     blob = store.agreements.get(question.address)
     if blob is None or store.runs.unsettled():
         return None
@@ -100,7 +109,7 @@ def _agree(
                 fence=1,
                 heartbeat_at=settled_at,
                 parent_attempt=AttemptId(parent) if parent else None,
-                selected=certificate.selected,
+                selected=len(certificate.nodes),
                 counts=certificate.counts,
                 agreed_with=RunId(certificate.run),
                 targets=question.targets,
@@ -112,7 +121,7 @@ def _agree(
             1,
             Fact.AGREED,
             run=run,
-            data={"with": certificate.run, "selected": certificate.selected},
+            data={"with": certificate.run, "selected": len(certificate.nodes)},
         )
         if certificate.has_racy:
             # What was too young for its stat to count has been looked at again just now.
@@ -122,7 +131,7 @@ def _agree(
                 RunId(certificate.run),
                 certificate.aged(store.root, time.time_ns(), vouch).pack(),
             )
-    return RunSettled(
+    settled = RunSettled(
         run=run,
         status=RunStatus.COMPLETED,
         counts=certificate.counts,
@@ -130,6 +139,7 @@ def _agree(
         outputs=certificate.outputs,
         agreed_with=RunId(certificate.run),
     )
+    return Agreed(settled, certificate.nodes)
 
 
 def _measure_nothing(path: str) -> State | None:

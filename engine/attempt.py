@@ -26,7 +26,7 @@ from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs, Moved, StorageFu
 from assay.engine.claims import claims_of
 from assay.engine.decision import Gathered, changed_since
 from assay.engine.environment import CallerEnvironment
-from assay.engine.filesystem import FilesystemError
+from assay.engine.filesystem import FilesystemError, Obstacles, make_folders
 from assay.engine.materialize import CannotRestore, restore
 from assay.engine.measuring import Measurer
 from assay.engine.outputs import BrokenBoundary, capture_outputs, clear_outputs, states_before
@@ -35,8 +35,8 @@ from assay.engine.secrets import find_secret, find_secret_in
 from assay.engine.states import ABSENT, AttemptEnd, AttemptId, RunId, State
 from assay.engine.store import Store
 from assay.plans.canonical import canonical_json
-from assay.plans.entries import matches
-from assay.plans.model import Argv, Node, RelPath, ResultKind, Script
+from assay.plans.entries import fixed_folder, matches
+from assay.plans.model import Argv, EntryKind, Node, RelPath, ResultKind, Script
 
 
 @dataclass(slots=True)
@@ -191,8 +191,28 @@ def prepare_attempt(bench: Bench, assignment: Assignment) -> tuple[str, ...]:
                 continue  # edited since it was pinned: what stands there is not ours to keep
             kept.append((path, state))
         assignment.kept = tuple(kept)
-    if not node.clean:
-        return ()
+    told = _clear(bench, assignment) if node.clean else ()
+    _make_folders(bench.root, node)
+    return told
+
+
+def _make_folders(root: str, node: Node) -> None:
+    """The folders that hold the declared writes, as ninja and Bazel make them; a written
+    tree itself is for the command to make."""
+    folders: set[str] = set()
+    for entry in node.writes:
+        if not entry.exclude:
+            is_glob = entry.kind is EntryKind.GLOB
+            folders.add(fixed_folder(entry.path) if is_glob else os.path.dirname(entry.path))
+    obstacles = Obstacles(root)
+    for folder in sorted(folders - {"", "."}):
+        path = os.path.join(root, folder)
+        if not os.path.lexists(path) and obstacles.find(folder) is None:
+            make_folders(path)
+
+
+def _clear(bench: Bench, assignment: Assignment) -> tuple[str, ...]:
+    node = assignment.node
     last = assignment.last
     broken = last is not None and last.end is not AttemptEnd.SUCCEEDED
     recorded = bench.store.results.last_of(bench.plan_file, node.name)

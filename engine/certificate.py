@@ -47,13 +47,11 @@ class Question:
     targets: tuple[str, ...]
     tags: tuple[str, ...]
     params: tuple[tuple[str, str], ...]
-    version: str
-    """assay's own."""
 
     @property
     def address(self) -> str:
         parts = (
-            self.version,
+            _sign_code(),
             sys.version,
             self.plan_path,
             self.targets,
@@ -62,6 +60,21 @@ class Question:
             _FORMAT,
         )
         return blake3(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _sign_code() -> tuple[object, ...]:
+    """Changes with every installed version and every edit of the code that decides, without
+    reading any metadata."""
+    engine = os.path.dirname(__file__)
+    folders = (engine, os.path.join(os.path.dirname(engine), "plans"))
+    found: list[tuple[str, int, int]] = []
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    info = entry.stat()
+                    found.append((entry.name, info.st_size, info.st_mtime_ns))
+    return tuple(sorted(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,8 @@ class Certificate:
     plan_name: str
     plan_file: str
     plan_digest: str
-    selected: int
+    nodes: list[str]
+    """Names of the selected nodes, in plan order."""
     counts: dict[str, int]
     outputs: dict[str, str]
     expires_at: float | None

@@ -86,7 +86,7 @@ def write_certificate(
         plan_name=plan.name,
         plan_file=plan.file,
         plan_digest=plan.digest,
-        selected=len(selected),
+        nodes=[node.name for node in nodes],
         counts=counts,
         outputs=outputs,
         expires_at=expires_at,

@@ -215,7 +215,7 @@ def collect(
                 },
             )
     referenced = in_use.union(*(result.digests for result in kept))
-    removed, freed, left, left_bytes = _remove_blobs(blobs, referenced, spared_since)
+    removed, freed, left, left_bytes = _remove_blobs(store, blobs, referenced, spared_since)
     logs = trash = 0
     if max_age_seconds is not None:
         oldest = min(now - max_age_seconds, now - SPARED_SECONDS)
@@ -242,7 +242,7 @@ def clear_cache(store: Store, blobs: Blobs) -> Collected:
             run=None,
             data={"results": count},
         )
-    removed, freed, left, left_bytes = _remove_blobs(blobs, in_use, spared_since)
+    removed, freed, left, left_bytes = _remove_blobs(store, blobs, in_use, spared_since)
     return Collected(count, removed, freed, left, left_bytes, 0, 0, 0)
 
 
@@ -303,18 +303,27 @@ def _used_by_attempts(store: Store) -> set[Digest]:
 
 
 def _remove_blobs(
-    blobs: Blobs, referenced: set[Digest], spared_since: float
+    store: Store, blobs: Blobs, referenced: set[Digest], spared_since: float
 ) -> tuple[int, int, int, int]:
-    """(removed, bytes freed, left, bytes left). Each blob's age is looked at right before
-    it goes, because a process that needs it again makes it young first."""
+    """(removed, bytes freed, left, bytes left)."""
     removed = freed = left = left_bytes = 0
+    # Taken away first and looked at again there: a process that stores the blob again either
+    # made it young before, and it is put back, or finds it gone and writes it anew. Killed in
+    # between, the file is one more left-over in `tmp/`.
+    away = os.path.join(store.tmp, f"blob-{os.urandom(8).hex()}")
     for digest, size, modified_at in blobs.iterate():
-        if digest not in referenced and modified_at < spared_since and blobs.remove(digest):
-            removed += 1
-            freed += size
-        else:
-            left += 1
-            left_bytes += size
+        path = os.path.join(blobs.folder, digest[:2], digest[2:])
+        if digest not in referenced and modified_at < spared_since:
+            with suppress(FileNotFoundError):
+                os.rename(path, away)
+                if os.stat(away).st_mtime < spared_since:
+                    os.unlink(away)
+                    removed += 1
+                    freed += size
+                    continue
+                os.rename(away, path)
+        left += 1
+        left_bytes += size
     return removed, freed, left, left_bytes
 
 

@@ -506,6 +506,8 @@ def _rename(source: str, path: str) -> None:
             os.symlink(read_link(source), os.fsencode(sibling))
         else:
             copy_new_file(source, sibling, S_IMODE(info.st_mode))
+            if info.st_mode & 0o100:
+                make_executable(sibling)
         try:
             os.rename(sibling, path)
         except OSError:

@@ -79,6 +79,11 @@ class Ledger:
 
         self._pending.append(append)
 
+    def append_now(self, kind: str, node: NodeName | None, data: JsonValue) -> None:
+        """One journal record, inside the transaction that `commit` has open for `last`."""
+        self._sequence += 1
+        self._append(self._sequence, _Record(kind, node, data))
+
     def write(self, change: Callable[[], object]) -> None:
         """A change of state rows, part of the next commit; must bear being repeated on an
         empty store."""

@@ -15,10 +15,21 @@ from typing import Protocol
 
 from assay.engine.environment import Refused
 from assay.engine.measuring import Measurer, Unmeasurable
+from assay.engine.results import Results
 from assay.engine.states import ABSENT, FOLDER, State
 from assay.plans.entries import matches
 from assay.plans.folders import Folders, UnreadableFolder
-from assay.plans.model import EdgeKind, Entry, EntryKind, Node, Plan, RelPath, When
+from assay.plans.model import (
+    EdgeKind,
+    Entry,
+    EntryKind,
+    Kind,
+    Node,
+    NodeName,
+    Plan,
+    RelPath,
+    When,
+)
 
 Group = tuple[tuple[Entry, ...], tuple[str, ...]]
 """Read entries with a pattern among them, and the ignore patterns that apply."""
@@ -116,6 +127,8 @@ class Observations:
         self._current: dict[RelPath, State] = {}
         self._produced: dict[int, tuple[tuple[RelPath, State], ...]] = {}
         self._unmeasurable: dict[RelPath, str] = {}
+        self._strays: dict[RelPath, str] = {}
+        """Modified left-overs of vanished instances, and who wrote them."""
         self._broken_groups: dict[Group, str] = {}
         self._resolved: dict[tuple[Group, tuple[int, ...]], Reads] = {}
         self.extend(plan)
@@ -163,6 +176,34 @@ class Observations:
         self._current.update(outputs)
         for path in self._plan.nodes[index].removes:
             self._current[path] = ABSENT
+
+    def gather_outputs(self, index: int, instances: tuple[int, ...]) -> None:
+        """A group settled, leaving nothing, or a template, leaving what its instances left."""
+        outputs = [item for instance in instances for item in self._produced.get(instance, ())]
+        self._produced[index] = tuple(outputs)
+
+    def clear_vanished(self, template: NodeName, results: Results) -> None:
+        """Removes what instances of `template` left that it no longer has, unmodified since;
+        what was modified is refused to whoever would read it."""
+        for name, paths in results.paths_of(self._plan.file).items():
+            if name in self._names or not name.startswith(template + "["):
+                continue
+            for path, states in paths.items():
+                self._clear_stray(path, name, states)
+
+    def _clear_stray(self, path: RelPath, node: NodeName, states: frozenset[State]) -> None:
+        if any(self._plan.nodes[w].kind is not Kind.TEMPLATE for w in self._writes.writers(path)):
+            return  # another node writes it now
+        try:
+            state = self._measurer.state_of(path)
+        except Unmeasurable:
+            return  # whoever reads it is told
+        if state in states:
+            if self._remove is not None:
+                self._remove(os.path.join(self._root, path))
+            self.left_over.append(path)
+        elif state != ABSENT:
+            self._strays[path] = node
 
     def final_states(self) -> dict[RelPath, State] | None:
         """What stands at every path the run read or wrote, if the next run would find its
@@ -248,6 +289,9 @@ class Observations:
         states: dict[RelPath, State] = {}
         produced: list[RelPath] = []
         deps = frozenset(producers)
+        for path, writer in self._strays.items():
+            if matches(group[0], path):
+                raise Refused(_explain_stray(path, writer))
         for path in self.pins.members[group]:
             if self._is_produced(path, deps):
                 continue
@@ -302,10 +346,7 @@ class Observations:
             self._broken_groups[group] = f"reads `{path}`, which {error.reason}"
             return False
         if all(state != recorded_state for _, recorded_state in vanished):
-            self._broken_groups[group] = (
-                f"reads `{path}`, which `{vanished[0][0]}`, no longer in the plan, left there and"
-                " which was edited since: remove it, or exclude it from the reads"
-            )
+            self._broken_groups[group] = _explain_stray(path, vanished[0][0])
             return False
         if self._remove is not None:
             self._remove(os.path.join(self._root, path))
@@ -322,6 +363,13 @@ class Observations:
 
     def _is_produced(self, path: RelPath, producers: frozenset[int]) -> bool:
         return bool(producers) and any(w in producers for w in self._writes.writers(path))
+
+
+def _explain_stray(path: RelPath, writer: str) -> str:
+    return (
+        f"reads `{path}`, which `{writer}`, no longer in the plan, left there and which was"
+        " edited since: remove it, or exclude it from the reads"
+    )
 
 
 def _group_of(node: Node) -> Group | None:

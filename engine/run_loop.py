@@ -89,7 +89,8 @@ class RunLoop:
         self._dispatch = Dispatch(run, self._settlement, self._restoring)
         self._endings = Endings(run, self._settlement, self._restoring, self._dispatch)
         self._cancellation = cancellation
-        self._expanded: set[int] = set()
+        self._instances: dict[int, tuple[int, ...]] = {}
+        """Template to its instances, once it has expanded."""
         self._pins_due = True
         self._cancels_seen = 0
         self._has_stopped = False
@@ -254,6 +255,7 @@ class RunLoop:
                 conflict = self._run.neighbours.find_blocking(assignment.row.claims, others)
                 if conflict is None:
                     self._run.store.attempts.begin(assignment.row)
+                    self._note_begun(assignment)
                     begun.append(assignment)
                 else:
                     blocked.append((assignment.index, assignment, conflict))
@@ -281,6 +283,23 @@ class RunLoop:
             self._restoring.restoring[item.row.id] = item
             self._run.workers.submit(partial(self._restoring.restore, item))
 
+    def _note_begun(self, assignment: Assignment) -> None:
+        row = assignment.row
+        self._run.ledger.append_now(
+            Fact.ATTEMPT_BEGUN,
+            assignment.node.name,
+            {
+                "attempt": row.id,
+                "number": row.number,
+                "action_key": row.action_key,
+                "reason": self._run.queued[assignment.index].reason,
+                "argv": list(assignment.spawn.argv),
+                "workdir": assignment.node.workdir,
+                "log": row.log,
+                "temp": row.temp,
+            },
+        )
+
     def _take_up_ready(self) -> None:
         deadline = self._run.clock.monotonic() + COMMIT_SECONDS
         while self._run.ready:
@@ -307,10 +326,11 @@ class RunLoop:
                 index, Outcome.SKIPPED, detail=f"not started: `{self._run.stopped_by}` failed"
             )
             return
-        if node.kind is Kind.TEMPLATE and index not in self._expanded:
+        if node.kind is Kind.TEMPLATE and index not in self._instances:
             self._expand(index)
             return
         if node.command is None:
+            self._run.observations.gather_outputs(index, self._instances.get(index, ()))
             self._settlement.settle_clean(index, None, None)
             return
         try:
@@ -340,7 +360,7 @@ class RunLoop:
     def _expand(self, index: int) -> None:
         """The writers of a template's paths have settled: its instances join the plan."""
         template = self._run.plan.nodes[index]
-        self._expanded.add(index)
+        self._instances[index] = ()
         try:
             matches = self._run.observations.template_matches(index)
             plan = expand_template(self._run.plan, index, matches)
@@ -358,6 +378,8 @@ class RunLoop:
         self._run.decider.plan = plan
         self._run.certifies = False
         self._run.observations.extend(plan)
+        self._run.observations.clear_vanished(template.name, self._run.store.results)
+        self._tell_left_over()
         self._run.ledger.note(
             Fact.GENERATION_APPENDED,
             template.name,
@@ -382,6 +404,7 @@ class RunLoop:
             self._run.ready.append(index)
             return
         ready = self._run.graph.append(plan, new, index)
+        self._instances[index] = new
         self._run.observations.pin(new, fresh_listing=True)
         self._tell_left_over()
         self._pins_due = True

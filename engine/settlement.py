@@ -38,6 +38,8 @@ class Settlement:
         self._held: list[tuple[NodeSettled, JsonValue]] = []
         """Clean nodes not told of yet: in a run that dispatches nothing all of them make
         one record."""
+        self._facts: list[JsonValue] = []
+        """Settlements to be journalled in one record with the next commit."""
         self._culprits: dict[int, NodeName] = {}
 
     def settle(
@@ -57,9 +59,7 @@ class Settlement:
         node = self._run.plan.nodes[index]
         if outcome is not Outcome.BUILT or not_needed:
             self._run.certifies = False
-        self._run.ledger.note(
-            Fact.NODES_SETTLED, node.name, {"outcomes": [[node.name, outcome.value, detail]]}
-        )
+        self._facts.append([node.name, outcome.value, detail, key, None])
         self._run.ledger.announce(
             NodeSettled(
                 node=node.name,
@@ -100,8 +100,6 @@ class Settlement:
         self, index: int, gathered: Gathered | None, row: ResultRow | None, restored: int = 0
     ) -> None:
         node = self._run.plan.nodes[index]
-        if row is None:
-            self._run.observations.record(index, ())
         event = NodeSettled(
             node=node.name,
             outcome=Outcome.CLEAN,
@@ -142,11 +140,12 @@ class Settlement:
             self.settle(index, Outcome.SKIPPED, detail=f"because of `{name}`")
 
     def flush_held(self) -> None:
-        """Journals, in one record, the nodes that recorded results served, and tells."""
-        if not self._held:
-            return
+        """Journals in one record what settled since the last commit, and tells of the nodes
+        that recorded results served."""
         held, self._held = self._held, []
-        self._run.ledger.note(Fact.NODES_SETTLED, data={"outcomes": [fact for _, fact in held]})
+        facts, self._facts = [fact for _, fact in held] + self._facts, []
+        if facts:
+            self._run.ledger.note(Fact.NODES_SETTLED, data={"outcomes": facts})
         for event, _ in held:
             self._run.ledger.announce(event)
 

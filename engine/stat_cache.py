@@ -47,8 +47,8 @@ _UNWRITTEN_SECONDS: Final = 120
 
 
 class StatCache:
-    """`lookup` and `remember` may be called from any thread; `flush` and `close` belong to
-    the thread of the database."""
+    """`lookup` and `remember` may be called from any thread; everything else, making one
+    included, belongs to the thread of the database."""
 
     def __init__(self, database: Database, now: Callable[[], float]) -> None:
         self._database = database

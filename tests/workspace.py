@@ -83,8 +83,25 @@ class Workspace:
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Starts `assay WORDS`; `finish` waits for its end."""
+        return subprocess.Popen(
+            [str(ASSAY), *words],
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     def run(self, *words: str, env: Mapping[str, str] | None = None) -> Finished:
         """`assay run --json WORDS`; fails the test unless it exits with 0."""
         done = self.assay("run", "--json", *words, env=env)
         assert done.code == 0, f"exit {done.code}\n{done.out}\n{done.err}"
         return done
+
+
+def finish(started: subprocess.Popen[str]) -> Finished:
+    """Waits for an `assay` that was started and returns how it ended."""
+    out, err = started.communicate()
+    return Finished(started.returncode, out, err)

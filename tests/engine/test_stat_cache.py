@@ -136,24 +136,25 @@ def test_worker_threads_look_and_remember(store: Store, file: Path) -> None:
     remember(store, file)
     store.stats.flush()
     other = open_store(store.root)
+    stats = other.stats
     found: list[State | None] = []
     info = file.stat()
 
     def work(number: int) -> None:
-        found.append(other.stats.lookup(PATH, info))
+        found.append(stats.lookup(PATH, info))
         for n in range(200):
-            other.stats.remember(RelPath(f"{number}/{n}"), info, STATE, info.st_ctime_ns + LATER_NS)
+            stats.remember(RelPath(f"{number}/{n}"), info, STATE, info.st_ctime_ns + LATER_NS)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        other.stats.flush()
+        stats.flush()
     for thread in threads:
         thread.join()
-    other.stats.flush()
+    stats.flush()
     assert found == [STATE] * 4
-    assert len(other.stats.paths()) == 801
+    assert len(stats.paths()) == 801
     other.close()
 
 

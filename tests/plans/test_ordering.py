@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +60,7 @@ def test_knots_are_the_nodes_that_wait_for_each_other(graph: list[set[int]]) -> 
     for knot in knots:
         trail = find_cycle(graph, knot)
         assert trail[0] == trail[-1] == knot[0]
-        assert all(a in graph[b] for a, b in zip(trail, trail[1:], strict=False))
+        assert all(a in graph[b] for a, b in pairwise(trail))
 
 
 @pytest.mark.parametrize("sources", [1, 2, 2048])

@@ -72,7 +72,7 @@ def test_keys_and_values_are_found_in_json() -> None:
     """A text that starts with a brace is JSON."""
     text = '{\n  "nodes": {"a\\"b": {"reads": ["x", {"path": 1}]}}\n}'
     span = find_span(text, ("nodes", 'a"b', "reads", 1, "path"), Mark.VALUE)
-    assert span == Span(2, 45, 1)
+    assert span == Span(2, 46, 1)
     span = find_span(text, ("nodes", 'a"b'), Mark.KEY)
     assert span is not None
     assert cut(text, span) == '"a\\"b"'

@@ -52,6 +52,7 @@ def test_ten_thousand_nodes_then_nothing_to_do(workspace: Workspace) -> None:
     # Layers of 100: every node of a layer reads the one in its column of the layer before.
     nodes = {}
     for layer in range(100):
+        workspace.path(f"out/{layer}").mkdir(parents=True)
         for column in range(100):
             source = f"out/{layer - 1}/{column}" if layer else "src/seed"
             target = f"out/{layer}/{column}"
