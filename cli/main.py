@@ -24,6 +24,7 @@ from assay.cli.render.stream import (
 
 def main() -> int:
     """Runs the command line of this process; returns its exit code."""
+    restart_with_utf8()
     open_missing_descriptors()
     out, err = open_streams(os.environ)
     try:
@@ -36,6 +37,15 @@ def main() -> int:
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place that may
         code = report(error, out, err)
     return finish(code, out, err)
+
+
+def restart_with_utf8() -> None:
+    """Plan files and names in them are UTF-8 whatever the locale says; under an ASCII locale
+    Python could not open a file called `é`. How names are encoded is decided when an
+    interpreter starts, so it starts once more, with the environment as it is."""
+    if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
+        again = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+        os.execv(sys.executable, again)  # noqa: S606 - this very program, no shell wanted
 
 
 def read_arguments(argv: Sequence[str]) -> Values:

@@ -169,9 +169,10 @@ def plan_attempt(
     )
 
 
-def prepare_attempt(bench: Bench, assignment: Assignment) -> tuple[str, ...]:
+def prepare_attempt(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
     """Puts what the command must not find out of the way. Called once the intent is
-    committed; returns sentences about what was moved to the trash.
+    committed; returns what an earlier try had left unfinished and where in the trash it
+    is now. Raises FilesystemError.
 
     A crash in here loses nothing: what is removed is recorded, what is not goes to the
     trash by rename.
@@ -191,9 +192,9 @@ def prepare_attempt(bench: Bench, assignment: Assignment) -> tuple[str, ...]:
                 continue  # edited since it was pinned: what stands there is not ours to keep
             kept.append((path, state))
         assignment.kept = tuple(kept)
-    told = _clear(bench, assignment) if node.clean else ()
+    trashed = _clear(bench, assignment) if node.clean else {}
     _make_folders(bench.root, node)
-    return told
+    return trashed
 
 
 def _make_folders(root: str, node: Node) -> None:
@@ -211,26 +212,18 @@ def _make_folders(root: str, node: Node) -> None:
             make_folders(path)
 
 
-def _clear(bench: Bench, assignment: Assignment) -> tuple[str, ...]:
+def _clear(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
     node = assignment.node
     last = assignment.last
     broken = last is not None and last.end is not AttemptEnd.SUCCEEDED
     recorded = bench.store.results.last_of(bench.plan_file, node.name)
-    cleared = clear_outputs(
+    return clear_outputs(
         node,
         dict(recorded.outputs) if recorded is not None else {},
         last.before if last is not None and broken else None,
         bench.measurer,
         os.path.join(bench.store.trash, assignment.row.id),
-    )
-    if not cleared.trashed:
-        return ()
-    assert last is not None
-    names = ", ".join(f"`{path}`" for path in cleared.trashed)
-    return (
-        f"moved what {last.id} left unfinished ({names}) to"
-        f" {os.path.join(bench.store.trash, assignment.row.id)}",
-    )
+    ).trashed
 
 
 def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], None]) -> Executed:

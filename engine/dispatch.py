@@ -145,10 +145,20 @@ class Dispatch:
             self._run.graph.move(index, NodeState.RUNNING)
         self._run.tries[index] = row.number
         try:
-            for text in prepare_attempt(self._run.bench, assignment):
-                self._run.warn(text, node.name)
+            trashed = prepare_attempt(self._run.bench, assignment)
         except FilesystemError as error:
             self._run.warn(f"its old outputs could not be cleared: {error}", node.name)
+            trashed = {}
+        if trashed:
+            self._run.ledger.note(
+                Fact.OUTPUTS_CLEARED,
+                node.name,
+                {"attempt": row.id, "trashed": [list(item) for item in trashed.items()]},
+            )
+        for path, place in trashed.items():
+            self._run.warn(
+                f"moved `{path}`, which an earlier try left unfinished, to {place}", node.name
+            )
         self.running[row.id] = assignment
         self._run.emit(
             NodeStarted(

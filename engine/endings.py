@@ -5,6 +5,7 @@ retried or final.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 from assay.engine.admission import demand_of
@@ -20,7 +21,7 @@ from assay.engine.filesystem import FilesystemError
 from assay.engine.journal import Fact
 from assay.engine.keys import is_cacheable
 from assay.engine.materialize import CannotRestore, restore
-from assay.engine.restoring import Restoring, knows_all
+from assay.engine.restoring import Restoring
 from assay.engine.results import ResultRow
 from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
@@ -29,10 +30,12 @@ from assay.engine.states import (
     AttemptEnd,
     NodeState,
     Outcome,
+    State,
 )
 from assay.plans.canonical import JsonValue
 from assay.plans.model import (
     Background,
+    RelPath,
     When,
 )
 
@@ -180,7 +183,7 @@ class Endings:
                     blobs=self._run.blobs,
                     staging=f"{self._run.store.tmp}/{assignment.row.id}.stage",
                     trash=f"{self._run.store.trash}/{assignment.row.id}",
-                    knows=knows_all,  # what stands there was made just now
+                    knows=self._knows_or_made(executed),
                 )
             except (BlobMissing, BlobCorrupt, CannotRestore, FilesystemError):
                 return row  # the first result cannot be had any more: this one takes its place
@@ -206,6 +209,14 @@ class Endings:
             return None
         self._run.warn(text, node.name)
         return row
+
+    def _knows_or_made(self, executed: Executed) -> Callable[[RelPath, State], bool]:
+        """Content that some result recorded, or that this attempt has just made; a user's
+        own file inside a written tree is neither."""
+        before = executed.assignment.row.before
+        made = {item for item in executed.outputs if before.get(item[0]) != item[1]}
+        knows = self._run.store.results.knows
+        return lambda path, state: (path, state) in made or knows(path, state)
 
     def _fail(self, executed: Executed) -> None:
         assignment = executed.assignment

@@ -1,6 +1,6 @@
 """Resources of the machine, counted across every assay of this user: the one door to them.
 
-FOLDER/NAME/N is the N-th unit of a resource: a file that its holder keeps locked with
+FOLDER/resource-NAME/N is the N-th unit of a resource: a file that its holder keeps locked with
 flock. A holder that ends, however it ends, has given its units back. Nothing is written
 into the files, and they are never removed: a removed file could still be locked.
 
@@ -65,7 +65,7 @@ class HostResources:
         are held, by whomever. Raises UnsafeFolder, and OSError when the file system
         refuses.
         """
-        own = os.path.join(self._folder, quote(name, safe="") or "-")
+        own = os.path.join(self._folder, "resource-" + quote(name, safe=""))
         for folder in (self._folder, own):
             _make_private(folder)
         gate = _enter(os.path.join(own, _GATE))

@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from assay.engine import orphans
+from assay.engine.program_lookup import find_program
 from assay.engine.secrets import Relay, Stream
 from assay.engine.states import AttemptId
 from assay.plans.model import Background
@@ -588,23 +589,18 @@ def _find_program(spawn: Spawn) -> str:
     other thread held up.
     """
     name = spawn.argv[0]
-    if "/" in name:
+    if "/" in name or "\0" in name:
         return name
     search = spawn.env.get("PATH", os.defpath)
-    rejected: str | None = None
+    found = find_program(spawn.cwd, name, search, ".")
+    if found is not None:
+        return found
+    _check_folder(spawn.cwd)
     for folder in search.split(os.pathsep):
         path = os.path.join(spawn.cwd, folder, name)
-        try:
-            mode = os.stat(path).st_mode
-        except (OSError, ValueError):
-            continue
-        if stat.S_ISREG(mode) and os.access(path, os.X_OK):
-            return path
-        rejected = rejected or path
-    _check_folder(spawn.cwd)
-    explained = None if rejected is None else _explain_file(rejected, rejected)
-    if explained is not None:
-        raise explained
+        explained = _explain_file(path, path) if os.path.lexists(path) else None
+        if explained is not None:
+            raise explained
     raise CannotStart(f"The program `{name}` is not in PATH ({search})", NOT_FOUND)
 
 

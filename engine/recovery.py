@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from assay.engine import temporary
 from assay.engine.attempts import AttemptRow
-from assay.engine.blobs import BlobCorrupt, Blobs, BlobMissing
+from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs
 from assay.engine.clock import Clock
 from assay.engine.filesystem import FilesystemError
 from assay.engine.identity import this_owner

@@ -49,6 +49,8 @@ class RestoreJob:
     index: int
     row: AttemptRow
     outputs: tuple[tuple[RelPath, State], ...]
+    keep: frozenset[RelPath]
+    """Paths that are no left-overs although `outputs` lacks them."""
     serve: Serve | None
     gathered: Gathered | None
 
@@ -91,14 +93,15 @@ class Restoring:
     def queue_restore(self, index: int, serve: Serve, gathered: Gathered) -> None:
         node = self._run.plan.nodes[index]
         self._run.graph.move(index, NodeState.QUEUED)
-        outputs = tuple(
-            item for item in serve.row.outputs if not self.is_rewritten_later(index, item[0])
+        later = frozenset(
+            path for path, _ in serve.row.outputs if self.is_rewritten_later(index, path)
         )
         self.to_restore.append(
             RestoreJob(
                 index,
                 self._restore_row(node, claims_of(node), gathered.key),
-                outputs,
+                tuple(item for item in serve.row.outputs if item[0] not in later),
+                later | gathered.reads.states.keys(),
                 serve,
                 gathered,
             )
@@ -131,7 +134,6 @@ class Restoring:
         """Worker thread: stages, verifies and swaps."""
         node = self._run.plan.nodes[item.index]
         serves = item.serve is not None
-        keep = item.gathered.reads.states if item.gathered is not None else ()
         try:
             with KnownOutputs(self._run.store) as known:
                 restored = restore(
@@ -144,7 +146,7 @@ class Restoring:
                     trash=f"{self._run.store.trash}/{item.row.id}",
                     # What a reader needs goes over whatever version stands there.
                     knows=known.knows if serves else knows_all,
-                    keep=keep,
+                    keep=item.keep,
                 )
         except (BlobMissing, BlobCorrupt) as error:
             if isinstance(error, BlobCorrupt):
@@ -266,7 +268,9 @@ class Restoring:
                 continue  # under way already
             claims = Claims(writes=tuple(Entry(EntryKind.FILE, path) for path, _ in outputs))
             row = self._restore_row(self._run.plan.nodes[producer], claims, gathered.key)
-            self.to_restore.append(RestoreJob(producer, row, tuple(outputs), None, None))
+            self.to_restore.append(
+                RestoreJob(producer, row, tuple(outputs), frozenset(), None, None)
+            )
         return False
 
     def _rerun_for_readers(self, producer: int) -> None:

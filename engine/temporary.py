@@ -107,7 +107,6 @@ def _remove_thoroughly(path: str) -> str | None:
     try:
         taken = set(os.listdir(top))
         pending = ["."]
-        emptied = []
         moved = 0
         while pending:
             name = pending.pop()
@@ -139,12 +138,11 @@ def _remove_thoroughly(path: str) -> str | None:
                         problem = problem or f"`{path}/{entry}` cannot be removed: {_reason(error)}"
             finally:
                 os.close(folder)
-            emptied.append(name)
-        for name in emptied[1:]:
-            try:
-                os.rmdir(name, dir_fd=top)
-            except OSError as error:
-                problem = problem or f"`{path}/{name}` cannot be removed: {_reason(error)}"
+            if name != ".":
+                try:
+                    os.rmdir(name, dir_fd=top)
+                except OSError as error:
+                    problem = problem or f"`{path}/{name}` cannot be removed: {_reason(error)}"
     finally:
         os.close(top)
     try:

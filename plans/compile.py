@@ -121,6 +121,7 @@ def compile_plan(
         resources=draft.resources,
         outputs=outputs,
         params=draft.params,
+        base_size=len(nodes),
     )
     return plan, findings.diagnostics(Severity.WARNING)
 
@@ -135,7 +136,7 @@ def append_nodes(plan: Plan, template: int, nodes: Sequence[Node]) -> Plan:
     findings = Findings()
     first = len(plan.nodes)
     everyone = [*plan.nodes, *nodes]
-    names = NodeNames(everyone)
+    names = NodeNames(everyone, plan.base_size)
     _check_names(everyone, names, findings)
     everyone[first:], own = resolve_references(everyone, names, findings, first, template)
     index = WriteIndex(everyone)

@@ -297,3 +297,5 @@ class Plan:
     resources: tuple[Resource, ...] = ()
     outputs: tuple[tuple[str, ValueRef], ...] = ()
     params: tuple[tuple[str, str], ...] = ()
+    base_size: int = 0
+    """How many nodes generation 0 has; those behind them are instances of templates."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from assay.plans.diagnostics import suggest
-from assay.plans.model import Kind, Node, NodeName
+from assay.plans.model import Node, NodeName
 
 MAX_SUGGESTIONS: Final = 20
 """How many unknown names get a search for the nearest known one; each is linear."""
@@ -35,29 +35,30 @@ def is_pattern(text: str) -> bool:
 
 
 class NodeNames:
-    """The names of a plan's nodes. Look-ups are answered once for each text and scope."""
+    """The names of a plan's nodes. Look-ups are answered once for each text and scope.
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    The first `declared` nodes are found in every way. Later ones, instances that a template
+    has expanded into, are found by their exact names only: the template stands for them,
+    so that what a name means does not depend on how far the plan has grown.
+    """
+
+    def __init__(self, nodes: Sequence[Node], declared: int | None = None) -> None:
+        self._nodes = nodes
         self.indices: dict[str, int] = {}
         self._instances: dict[str, list[int]] = {}
-        templates = {node.name for node in nodes if node.kind is Kind.TEMPLATE}
-        self._stood_for: set[int] = set()
+        self._declared = len(nodes) if declared is None else declared
+        self._grown: dict[str, list[int]] = {}
         self._known: dict[tuple[str, str], tuple[int, ...]] = {}
         self._suggestions = 0
         for index, node in enumerate(nodes):
             self.indices.setdefault(node.name, index)
             base, bracket, _ = node.name.partition("[")
             if bracket:
-                self._instances.setdefault(base, []).append(index)
-                if base in templates:
-                    self._stood_for.add(index)
+                family = self._instances if index < self._declared else self._grown
+                family.setdefault(base, []).append(index)
 
     def find(self, text: str, scope: str = "") -> tuple[int, ...]:
-        """The indices of the nodes `text` refers to, ascending; () when there are none.
-
-        A template stands for its instances, those yet to come included: they are found
-        only by their own exact names.
-        """
+        """The indices of the nodes `text` refers to, ascending; () when there are none."""
         key = (scope, text)
         found = self._known.get(key)
         if found is None:
@@ -84,14 +85,16 @@ class NodeNames:
         text = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
         match = re.compile(text, re.DOTALL).fullmatch
         return tuple(
-            index
-            for name, index in self.indices.items()
-            if match(name) and index not in self._stood_for
+            index for name, index in self.indices.items() if index < self._declared and match(name)
         )
 
-    def instances(self, name: str) -> tuple[int, ...]:
-        """The nodes called `name[…]`, ascending."""
-        return tuple(self._instances.get(name, ()))
+    def find_grown(self, template: Node) -> tuple[int, ...]:
+        """The instances `template` has expanded into: `cc[m=1]` stands for `cc[…,m=1]`."""
+        base, bracket, combination = template.name.partition("[")
+        tail = f",{combination}" if bracket else ""
+        return tuple(
+            index for index in self._grown.get(base, ()) if self._nodes[index].name.endswith(tail)
+        )
 
     def suggest(self, text: str, scope: str = "") -> NodeName | None:
         """The name that was probably meant, or None."""

@@ -307,7 +307,7 @@ def make_node(
     }
     if "after" in keys:
         fields["after"] = tuple(map(NodeName, keys["after"]))
-    if not any(key in keys for key in COMMANDS):
+    if not any(key in declaration.keys for key in COMMANDS):
         return Node(name, declaration.origin, **{**fields, "kind": Kind.GROUP})
 
     def complain(message: str, hint: str | None, key: str, *more: str | int) -> None:
@@ -358,7 +358,13 @@ def has_template(value: object) -> bool:
     return False
 
 
+_FAULTY: Final = object()
+"""In place of a text that cannot be rendered: complaining of what it lacks is enough."""
+
+
 def _render_keys(declaration: Declaration, values: Values, complaints: Complaints) -> Keys:
+    """The keys with every template replaced, without the values where that failed."""
+
     def rendered(value: Any, namespaces: Namespaces, path: tuple[str | int, ...]) -> Any:
         if isinstance(value, str):
             try:
@@ -366,23 +372,33 @@ def _render_keys(declaration: Declaration, values: Values, complaints: Complaint
             except TemplateError:
                 origin = declaration.place(str(path[0]), *path[1:])
                 complaints.add_template_faults(value, namespaces, origin, declaration.name)
-                return value
+                return _FAULTY
             # Only a `!` that was written excludes, not one that a path starts with.
             turned = path[0] in ENTRY_KEYS and text.startswith("!") > value.startswith("!")
             return "./" + text if turned else text
         if isinstance(value, list):
-            return [rendered(item, namespaces, (*path, n)) for n, item in enumerate(value)]
+            items = [rendered(item, namespaces, (*path, n)) for n, item in enumerate(value)]
+            # In entries the places of the others are kept, for complaints about them.
+            keep = path[0] in ENTRY_KEYS
+            return items if keep else [item for item in items if item is not _FAULTY]
         if isinstance(value, dict):
             # In the form { path = … } nothing is a pattern, so nothing is escaped.
-            return {key: rendered(v, values.texts, (*path, key)) for key, v in value.items()}
+            table = {key: rendered(v, values.texts, (*path, key)) for key, v in value.items()}
+            if path == ("env",):
+                return {key: v for key, v in table.items() if v is not _FAULTY}
+            return _FAULTY if _FAULTY in table.values() else table
         return value
 
-    return {
-        key: value
-        if key in {"foreach", "matrix"}
-        else rendered(value, values.entries if key in ENTRY_KEYS else values.texts, (key,))
-        for key, value in declaration.keys.items()
-    }
+    keys: dict[str, Any] = {}
+    for key, value in declaration.keys.items():
+        if key in {"foreach", "matrix"}:
+            continue
+        found = rendered(value, values.entries if key in ENTRY_KEYS else values.texts, (key,))
+        if found is not _FAULTY:
+            keys[key] = found
+    if keys.get("run", ()) == []:
+        del keys["run"]
+    return keys
 
 
 def _make_command(scope: Scope, run: str | list[str], complain: Complain) -> Command:
@@ -418,6 +434,8 @@ parse_entry_once = lru_cache(maxsize=1 << 14)(parse_entry)
 def _make_entries(base: RelPath, keys: Keys, key: str, complain: Complain) -> tuple[Entry, ...]:
     found: list[Entry] = []
     for number, item in enumerate(keys.get(key, ())):
+        if item is _FAULTY:
+            continue
         try:
             if isinstance(item, str):
                 entry = parse_entry_once(item, base)
@@ -432,6 +450,8 @@ def _make_entries(base: RelPath, keys: Keys, key: str, complain: Complain) -> tu
 
 def _make_removes(base: RelPath, keys: Keys, complain: Complain) -> Iterator[RelPath]:
     for number, item in enumerate(keys["removes"]):
+        if item is _FAULTY:
+            continue
         text = item if isinstance(item, str) else item["path"]
         try:
             entry = parse_entry_once(text, base) if isinstance(item, str) else None

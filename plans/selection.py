@@ -46,7 +46,7 @@ def _find_targets(plan: Plan, targets: Sequence[str], tags: Sequence[str]) -> se
         if plan.default is None:
             return set(range(len(plan.nodes)))
         targets = plan.default
-    names = NodeNames(plan.nodes)
+    names = NodeNames(plan.nodes, plan.base_size)
     chosen: set[int] = set()
     problems: list[Diagnostic] = []
     for text in targets:
@@ -54,7 +54,7 @@ def _find_targets(plan: Plan, targets: Sequence[str], tags: Sequence[str]) -> se
         chosen.update(found)
         for index in found:
             if plan.nodes[index].kind is Kind.TEMPLATE:
-                chosen.update(names.instances(plan.nodes[index].name))
+                chosen.update(names.find_grown(plan.nodes[index]))
         if not found:
             problems.append(_complain(f"There is no node `{shown(text)}`", names.suggest(text)))
     if tags:

@@ -100,14 +100,17 @@ class SourceCheck:
         )
 
     def _check_literal(self, index: int, node: Node, extent: Extent) -> None:
-        state = self._state_of(extent.entry)
-        if state == "right":
-            return
-        writers = [b for b in self._index.find(extent) if b.writers != [index]]
-        before = self._edges[index]
-        if any(w in before or not self._ordered for bucket in writers for w in bucket.writers):
-            return
         entry = extent.entry
+        state = self._state_of(entry)
+        writers = [b for b in self._index.find(extent) if b.writers != [index]]
+        tree = next((b for b in writers if _is_tree_at(b, entry)), None)
+        if state == "right" and tree is None:
+            return
+        before = self._edges[index]
+        if tree is None and any(
+            w in before or not self._ordered for bucket in writers for w in bucket.writers
+        ):
+            return
         path = shown(entry.path)
         origin = _origin_of_read(node, entry)
         reads = f"Node `{shown(node.name)}` reads `{shown(str(entry))}`"
@@ -116,7 +119,11 @@ class SourceCheck:
             reads = f"Node `{shown(node.name)}` runs `{path}`"
         hint = None
         notes: list[Note] = []
-        if state == "folder":
+        if tree is not None:
+            first = self._nodes[_other_writer(tree, index)]
+            message = f"{reads} as a file, but `{shown(first.name)}` writes it as a folder"
+            hint = f"Write `{path}/` for everything in it."
+        elif state == "folder":
             message = f"{reads} as a file, but it is a folder"
             hint = f"Write `{path}/` for everything in it."
         elif state == "file":
@@ -239,6 +246,12 @@ def _find_same_name(text: str, known: Sequence[str]) -> str | None:
 
 def _find_similar(text: str, known: Sequence[str]) -> str | None:
     return suggest(text, known)
+
+
+def _is_tree_at(bucket: Bucket, entry: Entry) -> bool:
+    """Whether what `entry` reads as a file is written as a folder."""
+    written = bucket.extent.entry
+    return entry.kind is EntryKind.FILE and written == Entry(EntryKind.TREE, entry.path)
 
 
 def _other_writer(bucket: Bucket, index: int) -> int:

@@ -5,7 +5,7 @@ The bytes are a magic line, the BLAKE3 digest of the rest (32 bytes), and zlib o
 JSON:
 
     {"plan": {"name", "file", "default", "steps", "agents", "resources", "outputs", "params",
-              "generation", "base_digest"},
+              "generation", "base_digest", "base_size"},
      "nodes": [[ORIGIN, DECLARATION], ...], "dependencies": [[INDEX, ...], ...],
      "edge_kinds": [[BITS, ...], ...]}
 
@@ -62,6 +62,7 @@ def plan_to_bytes(plan: Plan) -> bytes:
             "params": plan.params,
             "generation": plan.generation,
             "base_digest": plan.base_digest,
+            "base_size": plan.base_size,
         },
         "nodes": [[encode_origin(n.origin), encode_declaration(n)] for n in plan.nodes],
         "dependencies": plan.dependencies,
@@ -127,6 +128,7 @@ def _decode_plan(value: Any) -> Plan:
         resources=resources,
         outputs=outputs,
         params=params,
+        base_size=head["base_size"],
     )
 
 

@@ -97,8 +97,19 @@ class Workspace:
     def run(self, *words: str, env: Mapping[str, str] | None = None) -> Finished:
         """`assay run --json WORDS`; fails the test unless it exits with 0."""
         done = self.assay("run", "--json", *words, env=env)
-        assert done.code == 0, f"exit {done.code}\n{done.out}\n{done.err}"
+        assert done.code == 0, explain(done)
         return done
+
+
+def explain(done: Finished) -> str:
+    """Why a run that should have succeeded did not: its failed nodes with the end of their
+    logs, and what it said."""
+    parts = [f"exit {done.code}"]
+    for event in done.events if done.out.startswith("{") else []:
+        if event["event"] == "node-settled" and event["outcome"] == "failed":
+            log = Path(event["log"]).read_text()[-2000:] if event["log"] else event["detail"]
+            parts.append(f"{event['node']}: {log}")
+    return "\n".join([*parts[:10], done.err[-2000:]])
 
 
 def finish(started: subprocess.Popen[str]) -> Finished:

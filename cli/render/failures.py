@@ -53,10 +53,8 @@ class RerunCommand:
         words = ["assay", "run", *self.options]
         if self.plan is not None:
             words.append(self.plan)
-        elif node == "-" or node.endswith((".toml", ".json")):
+        elif node.endswith((".toml", ".json")):
             words.append(self.default_plan)
-        if node.startswith("-"):
-            words.append("--")
         return " ".join(map(shell_word, [*words, node]))
 
 

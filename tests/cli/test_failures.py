@@ -88,13 +88,11 @@ def test_failure_is_told_in_one_sentence(failure: Failure, what: str) -> None:
             "x",
             "assay run -p 'a=b c' web/plan.toml x",
         ),
-        (RerunCommand(None), "--help", "assay run -- --help"),
         (
             RerunCommand(None, default_plan="../plan.toml"),
             "a.json",
             "assay run ../plan.toml a.json",
         ),
-        (RerunCommand(None, default_plan="plan.toml"), "-", "assay run plan.toml -- -"),
         (RerunCommand(None), "a\nb", "assay run $'a\\x0ab'"),
     ],
 )

@@ -37,5 +37,6 @@ def test_other_forms_are_refused(text: str) -> None:
 
 def test_a_duration_has_an_end() -> None:
     """What no clock can wait for is refused."""
-    with pytest.raises(DurationError, match="^a duration of at most 100 years$"):
+    with pytest.raises(DurationError) as raised:
         parse_duration("999999999999999d")
+    assert str(raised.value) == "a duration of at most 100 years"

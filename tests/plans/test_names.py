@@ -17,13 +17,19 @@ NODES = [
     node("web:sub:gen"),
     node("gen"),
     template("lint", ["gen/*"]),
-    node("lint[gen/a]"),
+    template("fmt[m=1]", ["gen/*"]),
+    node("fmt[src/a,m=2]"),
     node("*odd*"),
+    # Appended:
+    node("lint[gen/a]"),
+    node("fmt[gen/a,m=1]"),
 ]
+
+NAMES = NodeNames(NODES, len(NODES) - 2)
 
 
 def found(text: str, scope: str = "") -> list[str]:
-    return [NODES[i].name for i in NodeNames(NODES).find(text, scope)]
+    return [NODES[i].name for i in NAMES.find(text, scope)]
 
 
 def test_an_exact_name_wins() -> None:
@@ -58,7 +64,15 @@ def test_a_template_stands_for_its_instances() -> None:
     assert found("lint") == ["lint"]
     assert found("lint*") == ["lint"]
     assert found("lint[gen/a]") == ["lint[gen/a]"]
-    assert NodeNames(NODES).instances("lint") == (10,)
+    assert found("fmt") == found("fmt[*]") == ["fmt[m=1]", "fmt[src/a,m=2]"]
+
+
+def test_a_templates_instances_are_known_by_their_names() -> None:
+    """Those of its own combination of a matrix only."""
+    by_name = {n.name: n for n in NODES}
+    assert NAMES.find_grown(by_name["lint"]) == (NAMES.indices["lint[gen/a]"],)
+    assert NAMES.find_grown(by_name["fmt[m=1]"]) == (NAMES.indices["fmt[gen/a,m=1]"],)
+    assert NAMES.find_grown(template("fmt[m=2]", ["x"])) == ()
 
 
 def test_what_is_unknown_gets_the_nearest_name() -> None:

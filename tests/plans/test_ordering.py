@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from assay.plans import ordering
 from assay.plans.ordering import find_cycle, find_knots, find_ordered_pairs, sort_topologically
 
-LONG = 100_000
+DEEP = 100_000
 
 
 def reaches(predecessors: list[set[int]], before: int, after: int) -> bool:
@@ -75,12 +75,12 @@ def test_ordered_pairs_agree_with_a_search(sources: int, monkeypatch: pytest.Mon
 
 def test_a_chain_of_a_hundred_thousand_is_no_deeper_than_one_of_two() -> None:
     """Nothing recurses: sorting, knots, cycles and order over a very deep chain."""
-    chain: list[set[int]] = [set(), *({n} for n in range(LONG - 1))]
+    chain: list[set[int]] = [set(), *({n} for n in range(DEEP - 1))]
     order = sort_topologically(chain)
-    assert order == list(range(LONG))
+    assert order == list(range(DEEP))
     assert find_knots(chain, order) == []
-    assert find_ordered_pairs(chain, order, [(0, LONG - 1), (LONG - 1, 0)]) == {(0, LONG - 1)}
-    chain[0] = {LONG - 1}
+    assert find_ordered_pairs(chain, order, [(0, DEEP - 1), (DEEP - 1, 0)]) == {(0, DEEP - 1)}
+    chain[0] = {DEEP - 1}
     assert sort_topologically(chain) == []
-    assert find_knots(chain, range(LONG)) == [list(range(LONG))]
-    assert len(find_cycle(chain, range(LONG))) == LONG + 1
+    assert find_knots(chain, range(DEEP)) == [list(range(DEEP))]
+    assert len(find_cycle(chain, range(DEEP))) == DEEP + 1

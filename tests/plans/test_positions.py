@@ -60,7 +60,9 @@ def cut(text: str, span: Span) -> str:
         (("list", 1, "sub", "k"), "k", "3"),
     ],
 )
-def test_keys_and_values_are_found_in_toml(keys: tuple[str | int, ...], key: str, value: str) -> None:
+def test_keys_and_values_are_found_in_toml(
+    keys: tuple[str | int, ...], key: str, value: str
+) -> None:
     """Tables, dotted keys, arrays of tables, inline tables and all kinds of strings."""
     for mark, expected in ((Mark.KEY, key), (Mark.VALUE, value)):
         span = find_span(TOML, keys, mark)
@@ -126,7 +128,9 @@ def write_toml(value: object) -> str:
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 
-words = st.text(st.characters(codec="utf-8", exclude_characters="\x7f", max_codepoint=0xFFFF), max_size=5)
+words = st.text(
+    st.characters(codec="utf-8", exclude_characters="\x7f", max_codepoint=0xFFFF), max_size=5
+)
 trees = st.recursive(
     st.booleans() | st.integers(-99, 99) | words,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
@@ -149,14 +153,19 @@ def test_every_key_of_any_document_is_found(document: dict[str, object]) -> None
         assert find_duplicates(text) == ()
 
 
-@given(st.text(alphabet="[]{}=,.\"'\\#: \n\tab1{", max_size=60), st.lists(st.sampled_from("ab"), max_size=3))
+@given(
+    st.text(alphabet="[]{}=,.\"'\\#: \n\tab1{", max_size=60),
+    st.lists(st.sampled_from("ab"), max_size=3),
+)
 def test_no_text_is_too_broken(text: str, keys: list[str]) -> None:
     """Broken texts give an answer too."""
     find_span(text, tuple(keys), Mark.VALUE)
     find_duplicates(text)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "a = " + "[" * 100_000, "{" + '"a":[' * 50_000, "a." * 50_000])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "a = " + "[" * 100_000, "{" + '"a":[' * 50_000, "a." * 50_000]
+)
 def test_depth_costs_neither_time_nor_stack(text: str) -> None:
     """Texts that nest without end are given up early."""
     find_span(text, ("a",), Mark.VALUE)

@@ -119,11 +119,11 @@ def accepts(schema: dict[str, Any], value: Any, whole: dict[str, Any]) -> bool:
             case "required":
                 met = all(key in value for key in wanted)
             case "minItems" | "minLength" | "minProperties":
-                met = len(value) >= wanted
+                met = not isinstance(value, (str, list, dict)) or len(value) >= wanted
             case "minimum":
-                met = value >= wanted
+                met = not isinstance(value, (int, float)) or value >= wanted
             case "maximum":
-                met = value <= wanted
+                met = not isinstance(value, (int, float)) or value <= wanted
             case _:
                 raise AssertionError(keyword)
         if not met:
@@ -196,7 +196,10 @@ def value_complaints(tmp_path: Path, line: str) -> list[str]:
             '`tier` of node `a` must be "sealed", "compensable" or "irreversible", not '
             '"irreversable" (Did you mean `"irreversible"`?)',
         ),
-        ('when = "never"', '`when` of node `a` must be "success", "failure" or "always", not "never"'),
+        (
+            'when = "never"',
+            '`when` of node `a` must be "success", "failure" or "always", not "never"',
+        ),
         ('retries = "3"', "Unknown key `retries` in node `a` (Did you mean `retry`?)"),
         (
             "retry = 3",
@@ -228,7 +231,10 @@ def value_complaints(tmp_path: Path, line: str) -> list[str]:
             'grace = "999999999d"',
             '`grace` of node `a` must be a duration of at most 100 years, not "999999999d"',
         ),
-        ('clean = "true"', '`clean` of node `a` must be true or false, not "true" (Write `clean = true`.)'),
+        (
+            'clean = "true"',
+            '`clean` of node `a` must be true or false, not "true" (Write `clean = true`.)',
+        ),
         (
             'reads = "src/*.c"',
             '`reads` of node `a` must be a list, not "src/*.c" (Write `reads = ["src/*.c"]`.)',
@@ -244,7 +250,10 @@ def value_complaints(tmp_path: Path, line: str) -> list[str]:
         ),
         ("reads = [{}]", "`reads[0]` of node `a` needs `path`"),
         ("resources = { gpu = 1.5 }", "`resources.gpu` of node `a` must be an integer, not 1.5"),
-        ("resources = { gpu = 0 }", "`resources.gpu` of node `a` must be a positive integer, not 0"),
+        (
+            "resources = { gpu = 0 }",
+            "`resources.gpu` of node `a` must be a positive integer, not 0",
+        ),
         (
             "priority = 0x" + "f" * 9000,
             "`priority` of node `a` must be at most 9007199254740991, not a huge integer",
@@ -252,8 +261,14 @@ def value_complaints(tmp_path: Path, line: str) -> list[str]:
         ("priority = 1.0", "`priority` of node `a` must be an integer, not 1.0"),
         ("priority = true", "`priority` of node `a` must be an integer, not true"),
         ("priority = 2024-01-01", "`priority` of node `a` must be an integer, not a date or time"),
-        ("description = 12:00:00", "`description` of node `a` must be a string, not a date or time"),
-        ("description = 3", '`description` of node `a` must be a string, not 3 (Write `description = "3"`.)'),
+        (
+            "description = 12:00:00",
+            "`description` of node `a` must be a string, not a date or time",
+        ),
+        (
+            "description = 3",
+            '`description` of node `a` must be a string, not 3 (Write `description = "3"`.)',
+        ),
         (
             "env = { A = [1] }",
             "`env.A` of node `a` must be a string, a number, true or false, "
@@ -269,12 +284,15 @@ def value_complaints(tmp_path: Path, line: str) -> list[str]:
             'cache = { scope = "global" }',
             '`cache.scope` of node `a` must be "shared", "plan" or "run", not "global"',
         ),
-        ("cache = 3", '`cache` of node `a` must be true, false or a table such as { ttl = "7d" }, not 3'),
+        (
+            "cache = 3",
+            '`cache` of node `a` must be true, false or a table such as { ttl = "7d" }, not 3',
+        ),
         ("matrix = {}", "`matrix` of node `a` must not be empty"),
         ("matrix = { x = [] }", "`matrix.x` of node `a` must not be empty"),
-        ("tags = [\"\"]", "`tags[0]` of node `a` must not be empty"),
+        ('tags = [""]', "`tags[0]` of node `a` must not be empty"),
         (
-            "[nodes.a.env]\nwrites = [\"o\"]",
+            '[nodes.a.env]\nwrites = ["o"]',
             "`env.writes` of node `a` must be a string, a number, true or false, "
             '{ from = "NODE" } or { secret = "NAME" }, not a list '
             "(`writes` is a key of the node itself: write it above `[nodes.a.env]`.)",
