@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from assay.cli.errors import RefusedPlan, UsageError
 from assay.cli.location import Target
-from assay.cli.options import Values
+from assay.cli.options import Values, read_params
 from assay.cli.render.diagnostics import Sources
 from assay.plans.diagnostics import PlanError
 from assay.plans.load import Loaded, LoadRequest, load_plan
@@ -39,8 +39,8 @@ def load(target: Target, values: Values) -> LoadedPlan:
         loaded = load_plan(request)
     except PlanError as error:
         raise RefusedPlan(error.diagnostics, _guess_sources(error, target)) from None
-    folder = os.path.relpath(loaded.root, os.path.realpath(target.cwd))
-    return LoadedPlan(loaded, Sources(loaded.sources, folder))
+    cwd = os.path.realpath(target.cwd)
+    return LoadedPlan(loaded, Sources(loaded.sources, loaded.root, cwd))
 
 
 def choose_nodes(plan: LoadedPlan, nodes: Sequence[str], tags: Sequence[str] = ()) -> Selection:
@@ -62,22 +62,11 @@ def refusing(sources: Sources) -> Iterator[None]:
         raise RefusedPlan(error.diagnostics, sources) from None
 
 
-def read_params(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """`NAME=VALUE` texts as pairs. Raises UsageError."""
-    pairs = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"`-p` needs NAME=VALUE, not `{text}`")
-        pairs.append((name, value))
-    return tuple(pairs)
-
-
 def _guess_sources(error: PlanError, target: Target) -> Sources:
     """A plan that did not load has told no root: the plan file's name as the errors give
     it, taken from the end of its path, leaves the root."""
     path = os.path.normpath(os.path.join(target.cwd, target.plan))
     for file in error.sources:
         if path.endswith("/" + file):
-            return Sources(error.sources, os.path.relpath(path.removesuffix(file), target.cwd))
-    return Sources(error.sources)
+            return Sources(error.sources, path.removesuffix(file), target.cwd)
+    return Sources(error.sources, target.cwd, target.cwd)

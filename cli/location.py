@@ -62,7 +62,7 @@ def current_folder() -> str:
 
 def find_plan(cwd: str) -> str:
     """`plan.toml` here or in the nearest parent folder, relative to `cwd`."""
-    for folder in _upwards(cwd):
+    for folder in folders_upwards(cwd):
         path = os.path.join(folder, PLAN_FILE)
         if os.path.lexists(path):
             return os.path.relpath(path, cwd)
@@ -78,7 +78,7 @@ def find_root(cwd: str) -> str:
 
     A plan that is wrong keeps nobody from asking, so only its `root` is looked at.
     """
-    for folder in _upwards(cwd):
+    for folder in folders_upwards(cwd):
         if os.path.isdir(os.path.join(folder, STORE_FOLDER)):
             return folder
         path = os.path.join(folder, PLAN_FILE)
@@ -114,7 +114,8 @@ def _read_root(path: str) -> str:
     return root if isinstance(root, str) else "."
 
 
-def _upwards(folder: str) -> list[str]:
+def folders_upwards(folder: str) -> list[str]:
+    """`folder` and every folder above it, nearest first."""
     folders = [folder]
     while (parent := os.path.dirname(folder)) != folder:
         folders.append(parent)

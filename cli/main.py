@@ -30,7 +30,10 @@ def main() -> int:
     try:
         values = read_arguments(sys.argv[1:])
         choose_colours(values, out, err)
-        code = perform(Call(values, out, err))
+        call = Call(values, out, err)
+        code = find_nothing_to_do(call)
+        if code is None:
+            code = perform(call)
     except Answered as answer:
         out.write(answer.text)
         code = answer.code
@@ -45,7 +48,7 @@ def restart_with_utf8() -> None:
     interpreter starts, so it starts once more, with the environment as it is."""
     if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
         again = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
-        os.execv(sys.executable, again)  # noqa: S606 - this very program, no shell wanted
+        os.execv(sys.executable, again)
 
 
 def read_arguments(argv: Sequence[str]) -> Values:
@@ -71,6 +74,15 @@ def choose_colours(values: Values, out: Stream, err: Stream) -> None:
         for stream in (out, err):
             when = values.text("color")
             stream.colour = wants_colour(when, os.environ, stream.is_terminal)
+
+
+def find_nothing_to_do(call: Call) -> int | None:
+    """The quick answer to the most frequent question, None when there is none."""
+    if call.values.command.module != "run":
+        return None
+    from assay.cli import agreement
+
+    return agreement.find_nothing_to_do(call)
 
 
 def perform(call: Call) -> int:

@@ -228,6 +228,11 @@ class Values:
             for option in self.command.options
         }
 
+    @property
+    def given(self) -> frozenset[str]:
+        """Names of the options that stand on the command line."""
+        return frozenset(name for name, value in self._given.items() if value)
+
     def flag(self, name: str) -> bool:
         return bool(self._given.get(name, False))
 
@@ -274,3 +279,14 @@ def _check_option(option: Option, value: bool | str | Sequence[str] | None) -> N
         raise UsageError(f"`{flag}` is one of {allowed}, not `{value}`")
     if option.positive and not (value.isascii() and value.isdigit() and int(value) > 0):
         raise UsageError(f"`{flag}` must be a positive integer, not `{value}`")
+
+
+def read_params(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """`NAME=VALUE` texts as pairs. Raises UsageError."""
+    pairs = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"`-p` needs NAME=VALUE, not `{text}`")
+        pairs.append((name, value))
+    return tuple(pairs)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 
-from assay.cli.loading import read_params
-from assay.cli.options import Values
+from assay.cli.options import Values, read_params
+from assay.engine.certificate import Basis
 from assay.engine.run_request import RunRequest
 from assay.plans.model import Plan
 
 
-def make_request(values: Values, plan: Plan, nodes: tuple[str, ...]) -> RunRequest:
+def make_request(
+    values: Values, plan: Plan, nodes: tuple[str, ...], basis: Basis | None = None
+) -> RunRequest:
     """`-j` wins over the plan's `steps`, which wins over the CPUs this process may use;
     the environment is a copy of this process's own."""
     return RunRequest(
@@ -26,4 +28,5 @@ def make_request(values: Values, plan: Plan, nodes: tuple[str, ...]) -> RunReque
         strict=values.flag("strict"),
         environ=dict(os.environ),
         params=read_params(values.texts("param")),
+        basis=basis,
     )

@@ -42,7 +42,7 @@ def agree(
     monotonic: Callable[[], float],
 ) -> Agreed | None:
     """The run, recorded, if nothing is to be done, else None."""
-    began = monotonic()
+    began, created_at = monotonic(), now()
     if not os.path.exists(os.path.join(root, FOLDER, "assay.db")):
         return None
     try:
@@ -52,7 +52,7 @@ def agree(
     try:
         if not store.recorded or store.notices:
             return None
-        return _agree(store, question, environ, now, monotonic, began)
+        return _agree(store, question, environ, now, monotonic, began, created_at)
     except StoreError:
         return None
     finally:
@@ -66,6 +66,7 @@ def _agree(
     now: Callable[[], float],
     monotonic: Callable[[], float],
     began: float,
+    created_at: float,
 ) -> Agreed | None:
     blob = store.agreements.get(question.address)
     if blob is None or store.runs.unsettled():
@@ -103,7 +104,7 @@ def _agree(
                 plan_file=certificate.plan_file,
                 plan_digest=certificate.plan_digest,
                 status=RunStatus.COMPLETED,
-                created_at=settled_at,
+                created_at=created_at,
                 settled_at=settled_at,
                 owner=this_owner(),
                 fence=1,

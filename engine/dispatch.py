@@ -253,7 +253,9 @@ class Dispatch:
         """SIGTERM to the node's processes, SIGKILL after its grace."""
         assignment.interrupted_detail = detail
         assignment.interrupted = end
-        self._run.bench.processes.terminate(assignment.row.id)
+        self._run.bench.processes.terminate(
+            assignment.row.id, ask_seconds=assignment.node.grace_seconds
+        )
         self._run.after(
             assignment.node.grace_seconds,
             lambda: self._run.bench.processes.kill(assignment.row.id),

@@ -14,7 +14,10 @@ PATIENCE_SECONDS: Final = 60
 
 
 def print_version(command: tuple[str, ...], cwd: str, environ: Mapping[str, str]) -> str:
-    """What `command` prints on stdout and stderr together, stripped of outer whitespace."""
+    """What `command` prints on stdout and stderr together, stripped of outer whitespace.
+
+    It stays in assay's own session: a child in another one would be taken for an orphan.
+    """
     try:
         done = subprocess.run(
             command,
@@ -25,7 +28,6 @@ def print_version(command: tuple[str, ...], cwd: str, environ: Mapping[str, str]
             stderr=subprocess.STDOUT,
             timeout=PATIENCE_SECONDS,
             check=False,
-            start_new_session=True,
         )
     except subprocess.TimeoutExpired:
         return f"(no answer within {PATIENCE_SECONDS}s)"

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Final
 
 from assay.plans.diagnostics import Diagnostic, Severity, shown
 from assay.plans.folders import Folders, UnreadableFolder
@@ -24,7 +25,6 @@ from assay.plans.foreach import (
 )
 from assay.plans.model import EntryKind, Kind, Node, NodeName, Origin
 from assay.plans.nodes import (
-    LARGEST_MATRIX,
     Complaints,
     Declaration,
     Values,
@@ -36,6 +36,9 @@ from assay.plans.nodes import (
 )
 from assay.plans.phrases import describe, subject
 from assay.plans.templates import TemplateError, render
+
+LARGEST_MATRIX: Final = 1_000_000
+"""More combinations are a mistake, and would fill the memory before anyone saw it."""
 
 
 class Expansion:

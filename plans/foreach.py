@@ -257,9 +257,8 @@ def make_template(item: Pending, complaints: Complaints) -> Node:
     """
     declaration = item.declaration
     name = instance_name(declaration.name, None, item.combination)
-    faults = len(complaints.errors)
     tried = try_instance(declaration, item.combination, complaints)
-    if len(complaints.errors) > faults:
+    if declaration.name in complaints.broken:
         return Node(name, declaration.origin, Kind.GROUP)
     keys = declaration.keys
     varying = {
@@ -306,12 +305,12 @@ def _write_declaration(item: Pending) -> str:
         if program is not None:
             path = _relative_to(scope.base, program.path)
             keys["reads"] = [*keys.get("reads", ()), {"path": path}]
-    used = find_references(json.dumps(keys))
+    used = {name for space, name in find_references(json.dumps(keys, ensure_ascii=False))}
     written: dict[str, Any] = {
         "name": item.declaration.name,
         "keys": keys,
         "matrix": item.combination,
-        "params": {name: scope.params[name] for space, name in used if space == "params"},
+        "params": {name: text for name, text in scope.params.items() if name in used},
         "prefix": scope.prefix,
         "base": scope.base,
         "env": scope.env,
@@ -331,7 +330,7 @@ def read_declaration(text: str, origin: Origin) -> tuple[Declaration, Mapping[st
         root="",
         params=written["params"],
         env=written["env"],
-        env_values=make_env_values(written["env"], _accept),
+        env_values=make_env_values(written["env"], _refuse_stored),
         shell=tuple(written["shell"]),
         ignore=tuple(written["ignore"]),
     )
@@ -339,5 +338,5 @@ def read_declaration(text: str, origin: Origin) -> tuple[Declaration, Mapping[st
     return Declaration(scope, written["name"], origin, keys, keys), written["matrix"]
 
 
-def _accept(message: str, *_: object) -> None:
+def _refuse_stored(message: str, *_: object) -> None:
     raise ValueError(f"a stored declaration has a fault:{message}")

@@ -396,8 +396,10 @@ class _Load:
         try:
             compiled = compile_plan(draft, nodes, sources)
         except PlanError as error:
-            found = [d for d in error.diagnostics if not own or self._is_certain(d)]
-            raise self._error(own + found, sources) from None
+            found: Iterable[Diagnostic] = error.diagnostics
+            if own:
+                found = _find_certain(found, self.complaints.broken)
+            raise self._error([*own, *found], sources) from None
         if own:
             raise self._error(own, sources)
         return compiled
@@ -406,20 +408,28 @@ class _Load:
         everything = (*diagnostics, *self.complaints.warnings.values())
         return PlanError(_in_file_order(everything, sources), sources)
 
-    def _is_certain(self, diagnostic: Diagnostic) -> bool:
-        """Whether something found in the rest of a plan with faults is wrong whatever the
-        faults hide: what is about names is, unless it names a node with a fault; what is
-        about paths may only follow from a key that could not be used."""
+
+def _find_certain(
+    diagnostics: Iterable[Diagnostic], broken_nodes: Iterable[str]
+) -> Iterator[Diagnostic]:
+    """What is wrong with the rest of a plan whatever its faults hide.
+
+    That is what is about names, unless it names a node with a fault; what is about paths
+    may only follow from a key that could not be used.
+    """
+    broken = {name.rpartition(":")[2] for name in broken_nodes}
+    for diagnostic in diagnostics:
         keys = diagnostic.origin.keys if diagnostic.origin is not None else ()
-        if diagnostic.severity is not Severity.ERROR:
-            return False
-        if keys[:1] not in {("default",), ("outputs",)} and keys[2:3] not in {("after",), ("env",)}:
-            return False
-        own = str(keys[1]) if keys[:1] == ("nodes",) else None
-        broken = {name.rpartition(":")[2] for name in self.complaints.broken}
-        named = re.findall(r"`([^`]*)`", diagnostic.message)
-        bare = {declared_name(name).rpartition(":")[2] for name in named}
-        return not any(name in broken and name != own for name in bare)
+        is_about_names = keys[:1] in {("default",), ("outputs",)}
+        if keys[:1] == ("nodes",):
+            is_about_names = keys[2:3] in {("after",), ("env",)}
+        if not is_about_names or diagnostic.severity is not Severity.ERROR:
+            continue
+        own = {str(keys[1])} if keys[0] == "nodes" else set()
+        quoted = re.findall(r"`([^`]*)`", diagnostic.message)
+        named = {declared_name(name).rpartition(":")[2] for name in quoted}
+        if not (named - own) & broken:
+            yield diagnostic
 
 
 def _placed_in(source: Source, file: str) -> Source:

@@ -46,8 +46,6 @@ from assay.plans.templates import Namespaces, TemplateError, find_faults, render
 Keys = Mapping[str, Any]
 """A validated node table (`schema.NodeDecl`): plain JSON values, only what was written."""
 
-LARGEST_MATRIX: Final = 1_000_000
-
 COMMANDS: Final = ("run", "wait", "plan")
 
 ENTRY_KEYS: Final = frozenset({"reads", "writes", "removes"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from pydantic_core import ErrorDetails
@@ -193,6 +194,7 @@ def _hint_plan_key(key: str) -> str | None:
     return _did_you_mean(meant)
 
 
+@lru_cache(maxsize=256)
 def _hint_node_key(key: str) -> str | None:
     if key in ConcurrencyDecl.__annotations__:
         return f"`{key}` belongs in `[concurrency]`."

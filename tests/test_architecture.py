@@ -22,22 +22,24 @@ STOREYS: dict[str, tuple[str, ...]] = {
     # The only modules that touch the world, one per outside thing.
     "doors": (
         *("clock", "database", "filesystem", "host_resources", "identity", "lock_files"),
-        *("orphans", "process", "secrets", "temporary", "workers"),
+        *("orphans", "process", "program_lookup", "secrets", "temporary", "version_probe"),
+        "workers",
     ),
     # What is kept in `.assay/`.
     "records": (
-        *("agreements", "attempts", "blobs", "journal", "pins", "results", "runs", "salvage"),
-        *("stat_cache", "store"),
+        *("agreements", "attempts", "blobs", "journal", "known_outputs", "pins", "results"),
+        *("runs", "salvage", "secret_seal", "stat_cache", "store"),
     ),
     # Measuring and changing the workspace, one attempt from begin to settle.
     "work": (
-        *("attempt", "claims", "decision", "environment", "materialize", "measuring"),
-        *("observations", "outputs", "toolchain"),
+        *("attempt", "certificate", "certify", "claims", "decision", "environment"),
+        *("materialize", "measuring", "observations", "outputs", "toolchain"),
     ),
-    # What drives the rest.
+    # What drives the rest: the parts of the run loop, and what is done instead of a run.
     "conductors": (
-        *("agreement", "collection", "ledger", "neighbours", "prediction", "recovery"),
-        "run_loop",
+        *("agreement", "collection", "dispatch", "endings", "ledger", "neighbours"),
+        *("prediction", "recovery", "restoring", "run_loop", "run_request", "run_state"),
+        "settlement",
     ),
 }
 """The storeys of `engine`, lowest first: a module imports from its own storey and lower ones."""
@@ -51,6 +53,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "typer": ("cli/",),
     "click": ("cli/",),
     "pathspec": ("plans/folders.py",),
+    "subprocess": ("engine/process.py", "engine/version_probe.py"),
+    "ctypes": ("engine/process.py", "engine/secrets.py"),
     "asyncio": (),
     "watchfiles": (),
 }

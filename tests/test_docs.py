@@ -17,6 +17,7 @@ import ast
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from workspace import ASSAY
+from workspace import ASSAY, Workspace
 
 from assay.cli.options import COMMANDS, Command
 from assay.plans.schema import json_schema
@@ -118,6 +119,20 @@ def test_examples_do_what_the_page_says(page: Path, scene: list[Block], tmp_path
                 assert re.fullmatch(pattern(expected), done.stdout), (
                     f"{where}--- expected\n{expected}"
                 )
+
+
+def test_the_example_of_the_readme(tmp_path: Path) -> None:
+    """The plan that the first command of the README runs builds its site once, and says how
+    many pages it has."""
+    made = shutil.ignore_patterns(".assay", "public")
+    source, copy = ROOT / "docs" / "example", tmp_path / "example"
+    example = Workspace(shutil.copytree(source, copy, ignore=made))
+    first = example.run()
+    assert first.counts == {"built": 4}
+    assert first.events[-1]["outputs"] == {"pages": 2}
+    assert example.run().counts == {"clean": 4}
+    example.write("posts/third.txt", "Third\n\nOne more.\n")
+    assert example.run().named("built") == {"page[posts/third.txt]", "index", "check"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

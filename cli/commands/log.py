@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from assay.cli.call import Call
-from assay.cli.errors import ExitCode, HostError, UsageError
+from assay.cli.errors import ExitCode, UsageError
 from assay.cli.history import reading_store
 from assay.cli.render.stream import Stream
 from assay.engine.attempts import AttemptRow
@@ -22,17 +22,18 @@ _RUNS_SEARCHED = 100
 
 def perform(call: Call) -> int:
     with reading_store() as store:
-        log = find_log(store, call.values.words[0], call.values.text("run"))
-    copy_log(log, call.out)
+        attempt = find_attempt(store, call.values.words[0], call.values.text("run"))
+    if not copy_log(attempt.log, call.out):
+        call.err.write(f"attempt {attempt.id} printed nothing, or its log has been removed\n")
     return ExitCode.DONE
 
 
-def find_log(store: Store, word: str, run: str) -> str:
-    """The log that an attempt's id or a node's name means. Raises UsageError."""
+def find_attempt(store: Store, word: str, run: str) -> AttemptRow:
+    """What an attempt's id or a node's name means. Raises UsageError."""
     if _ATTEMPT.fullmatch(word):
         attempt = store.attempts.get(AttemptId(word))
         if attempt is not None:
-            return attempt.log
+            return attempt
     node = NodeName(word)
     if run:
         row = store.runs.find(run)
@@ -44,23 +45,25 @@ def find_log(store: Store, word: str, run: str) -> str:
                 f"`{word}` did not execute in run {row.id}",
                 hint=f"Did you mean `{known}`?" if known else None,
             )
-        return found.log
+        return found
     rows = store.runs.list(_RUNS_SEARCHED)
     found = _latest(store, rows, node)
     if found is None:
         raise UsageError(
             f"No attempt of `{word}` is recorded", hint="`assay show` lists the latest attempts"
         )
-    return found.log
+    return found
 
 
-def copy_log(path: str, out: Stream) -> None:
+def copy_log(path: str, out: Stream) -> bool:
+    """Whether there was a log: one that stayed empty is not kept."""
     try:
         with open(path, "rb") as file:
             while out.failure is None and (piece := file.read(_PIECE_BYTES)):
                 out.write_bytes(piece)
     except FileNotFoundError:
-        raise HostError(f"The log `{path}` has been removed") from None
+        return False
+    return True
 
 
 def _latest(store: Store, rows: list[RunRow], node: NodeName) -> AttemptRow | None:

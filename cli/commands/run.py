@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from assay.cli.agreement import find_basis
 from assay.cli.call import Call
 from assay.cli.errors import ExitCode, Interrupted, UsageError
 from assay.cli.loading import LoadedPlan, choose_nodes, load, refusing
@@ -40,7 +41,8 @@ def perform(call: Call) -> int:
     target = find_target(values.words)
     plan = load(target, values)
     selection = choose_nodes(plan, target.nodes, values.texts("tag"))
-    request = make_request(values, plan.loaded.plan, target.nodes)
+    basis = find_basis(target, values, plan.loaded)
+    request = make_request(values, plan.loaded.plan, target.nodes, basis)
     if values.flag("dry_run"):
         from assay.cli.commands.why import tell_predictions
 

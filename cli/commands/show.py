@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 
 from assay.cli.call import Call
@@ -70,7 +71,8 @@ def _render_attempts(attempts: Iterable[AttemptRow], colour: bool) -> str:
             str(each.number) if each.number else "restore",
             _ending(each),
             "" if each.settled_at is None else duration(each.settled_at - each.began_at),
-            each.log,
+            # A log that stayed empty is not kept.
+            each.log if os.path.exists(each.log) else "",
         )
         for each in attempts
     ]

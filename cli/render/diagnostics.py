@@ -43,11 +43,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The plan files that diagnostics point into: texts by `Origin.file`, and the folder
-    those names are relative to, itself relative to the current folder."""
+    """The plan files that diagnostics point into: texts by `Origin.file`, the folder those
+    names are relative to, and the one the reader stands in (both absolute)."""
 
     texts: Mapping[str, str]
-    folder: str = "."
+    root: str = "/"
+    cwd: str = "/"
 
     def find(self, origin: Origin, mark: Mark = Mark.VALUE) -> Place:
         text = self.texts.get(origin.file)
@@ -71,7 +72,7 @@ class Sources:
     def _path(self, file: str) -> str:
         if file == "-":
             return "<standard input>"
-        return one_line(os.path.normpath(os.path.join(self.folder, file)))
+        return one_line(os.path.relpath(os.path.join(self.root, file), self.cwd))
 
 
 def render_diagnostics(diagnostics: Iterable[Diagnostic], sources: Sources, *, colour: bool) -> str:

@@ -139,6 +139,12 @@ class LinesRenderer:
             case _:
                 assert_never(event)
 
+    def tell_clean(self, nodes: Iterable[str]) -> None:
+        """Nodes that are clean and nothing more to say of, many at once."""
+        if self._look.all_clean and not self._look.quiet:
+            word = self._paint(f"{Outcome.CLEAN:<9}", _OUTCOME_COLOURS[Outcome.CLEAN])
+            self._write("".join([f"{word} {one_line(node)}\n" for node in nodes]))
+
     def _tell_start(self, event: NodeStarted) -> None:
         self._reasons[event.node] = event.reason
         if self._look.starts and not self._look.quiet:

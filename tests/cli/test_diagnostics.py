@@ -24,8 +24,8 @@ after = ["bundle"]
 """
 
 
-def _sources(text: str = PLAN, file: str = "plan.toml", folder: str = ".") -> Sources:
-    return Sources({file: text}, folder)
+def _sources(text: str = PLAN, file: str = "plan.toml", cwd: str = "/w") -> Sources:
+    return Sources({file: text}, "/w", cwd)
 
 
 def test_error_says_what_where_and_how_to_mend_it() -> None:
@@ -81,7 +81,7 @@ def test_position_of_the_parser_is_used_as_it_is() -> None:
 def test_places_are_paths_from_where_the_reader_stands() -> None:
     """From a folder below the root the plan's path leads upwards."""
     diagnostic = Diagnostic("Wrong", Origin("web/plan.toml", ("name",)))
-    sources = _sources('name = "x"\n', "web/plan.toml", "../..")
+    sources = _sources('name = "x"\n', "web/plan.toml", "/w/other/deep")
 
     assert "--> ../../web/plan.toml:1:8\n" in render_diagnostic(diagnostic, sources, colour=False)
 

@@ -131,7 +131,15 @@ def test_log_of_a_node_or_an_attempt(ran: Workspace) -> None:
     assert ran.assay("log", attempts[1]["attempt"]).out == "broken\n"
     assert ran.assay("log", "gen", "--run", "last").out == "making\n"
 
-    done = ran.assay("log", "gem", "--run", "last")
+    ran.write("quiet.toml", '[nodes.quiet]\nrun = "true"\n')
+    ran.run("quiet.toml")
+    silent = ran.assay("log", "quiet")
+    assert (silent.code, silent.out) == (0, "")
+    assert "printed nothing" in silent.err
+
+    done = ran.assay("log", "gem", "--run", "prev")
+    assert done.code == 2
+    done = ran.assay("log", "gem", "--run", attempts[0]["attempt"][:8])
     assert done.code == 2
     assert done.err.endswith("hint: Did you mean `gen`?\n")
     assert ran.assay("log", "nosuch").code == 2

@@ -220,11 +220,15 @@ def test_many_interrupts_end_at_once_without_a_traceback(workspace: Workspace, g
     process = _popen(workspace, "run", stderr=subprocess.PIPE)
     gate.read_text()
 
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert b"SIGINT received: ending 1 running node" in process.stderr.readline()
     for _ in range(20):
         process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
 
     assert process.returncode == 130
+    assert "SIGINT received: killing 1 running node" in err.decode()
     assert "Traceback" not in err.decode()
     assert workspace.assay("runs").code == 0
 

@@ -18,6 +18,8 @@ from handmade import (
     node,
     template,
 )
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from assay.plans.compile import append_nodes, compile_plan
 from assay.plans.diagnostics import PlanError
@@ -725,3 +727,78 @@ def test_groups_are_nodes_like_others(root: Path) -> None:
     )
     assert warnings == ()
     assert follows(plan, "g") == {"a": "after"}
+
+
+# Against a model of a page
+
+PLACES = ("p0", "p1", "p2", "p3")
+
+random_plans = st.lists(
+    st.tuples(
+        st.sets(st.sampled_from(PLACES), max_size=2),
+        st.sets(st.sampled_from(PLACES), max_size=1),
+        st.sets(st.integers(0, 5), max_size=2),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def reachable(edges: set[tuple[int, int]], first: int, last: int) -> bool:
+    found = {b for a, b in edges if a == first}
+    while True:
+        more = found | {b for a, b in edges if a in found}
+        if more == found:
+            return last in found
+        found = more
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(random_plans)
+def test_edges_agree_with_the_rules_as_they_are_written(
+    tmp_path: Path, drawn: list[tuple[set[str], set[str], set[int]]]
+) -> None:
+    """Explicit edges, inferred ones, dropped ones, overlaps and cycles, by brute force."""
+    for place in PLACES:
+        (tmp_path / place).touch()
+    count = len(drawn)
+    nodes = [
+        node(f"n{i}", sorted(reads), sorted(writes), [f"n{j}" for j in sorted(after) if j < count])
+        for i, (reads, writes, after) in enumerate(drawn)
+    ]
+    explicit = {(j, i) for i, (_, _, after) in enumerate(drawn) for j in after if j < count}
+    found: list[str] = []
+    plan: Plan | None = None
+    try:
+        plan = compiled(tmp_path, nodes)
+    except PlanError as error:
+        found = messages(error.diagnostics)
+    if any(reachable(explicit, i, i) for i in range(count)):
+        assert any("cycle" in message for message in found)
+        return
+    quarrel = inferred = False
+    edges = set(explicit)
+    for a, b in itertools.permutations(range(count), 2):
+        (reads_a, writes_a, _), (reads_b, writes_b, _) = drawn[a], drawn[b]
+        shared = writes_a & writes_b
+        is_ordered = reachable(explicit, a, b) or reachable(explicit, b, a)
+        if shared and not (is_ordered and shared <= reads_a and shared <= reads_b):
+            quarrel = True
+        overlapping = writes_a & reads_b
+        both_rewrite = overlapping and shared
+        if overlapping and not reachable(explicit, b, a):
+            inferred = True
+            if not both_rewrite or is_ordered:
+                edges.add((a, b))
+    if quarrel:
+        assert any("both write" in message for message in found)
+    elif any(reachable(edges, i, i) for i in range(count)):
+        assert any("cycle" in message for message in found)
+    else:
+        assert plan is not None, found
+        kept = {(d, i) for i, row in enumerate(plan.dependencies) for d in row}
+        # The compiled plan leaves out only what follows from other edges.
+        assert kept <= edges
+        pairs = itertools.product(range(count), repeat=2)
+        assert all(reachable(kept, a, b) is reachable(edges, a, b) for a, b in pairs)
+        assert inferred or kept == explicit

@@ -377,6 +377,27 @@ def test_only_params_in_use_are_part_of_a_template(tmp_path: Path) -> None:
     assert len(same) == 1
 
 
+def test_every_combination_of_a_template_is_explained_once(tmp_path: Path) -> None:
+    """The second combination has the same fault, not another one."""
+    text = GENERATED.replace("tags =", 'matrix = { m = [1, 2] }\nafter = ["{{params.x}}"]\ntags =')
+    assert refuse_text(tmp_path, text) == [
+        "plan.toml:18:10: `after[0]` of node `cc` uses `{{params.x}}`, but `params` has no `x`"
+    ]
+
+
+def test_params_of_any_language_reach_a_template(tmp_path: Path) -> None:
+    """Their names are kept as they are, and so is what only looks like one."""
+    text = (
+        GENERATED.replace("flag =", '"flâg" =')
+        .replace(".flag", ".flâg")
+        .replace('E = "1"', '"{{params.x}}" = "1"')
+    )
+    plan = load_text(tmp_path, text).plan
+    [node] = expand_template(plan, 2, [RelPath("gen/a.c")]).nodes[len(plan.nodes) :]
+    assert command_of(node) == ("cc", "-O2", "gen/a.c")
+    assert node.env[1] == ("{{params.x}}", Plain("1"))
+
+
 def test_faults_of_a_template_show_before_anything_runs(tmp_path: Path) -> None:
     """A misspelt reference is found without a single match."""
     text = GENERATED.replace("{{params.flag}}", "{{params.flga}}")

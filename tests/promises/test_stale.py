@@ -75,29 +75,6 @@ def test_input_edited_while_its_node_runs(counted: Counted, probes: Probes, when
         counted.rests()
 
 
-def test_input_edited_and_put_back_while_its_node_runs(counted: Counted, probes: Probes) -> None:
-    """C03: an input that was changed and changed back during the run moved all the same,
-    when the command may have seen the other version."""
-    wait = shlex.join(probes.argv("a"))
-    counted.plan({"a": {"run": f"{wait}\ncat src > o\n{wait}", "reads": ["src"], "writes": ["o"]}})
-    counted.write("src", "1")
-    run = counted.start("run", "--json")
-    probe = probes.arrive("a")
-    counted.write("src", "2")
-    probe.exit()
-    probe = probes.arrive("a")
-    counted.write("src", "1")
-    probe.exit()
-    assert finish(run).code == 0
-    assert counted.read("o") == "2"
-
-    run = counted.start("run", "--json")
-    probes.arrive("a").exit()
-    probes.arrive("a").exit()
-    assert finish(run).code == 0
-    assert counted.read("o") == "1"
-
-
 def test_passed_variable_is_part_of_the_result(counted: Counted) -> None:
     """C04: a variable that is passed on decides the result; unset and empty differ."""
     counted.plan({"a": {"run": "echo ${V-unset} > o", "writes": ["o"], "pass_env": ["V*"]}})
@@ -153,7 +130,7 @@ def test_language_and_time_zone_are_part_of_the_result(counted: Counted) -> None
 def test_program_is_part_of_the_result(counted: Counted, tmp_path: Path, declared: str) -> None:
     """C07: another program under the same name executes: changed, or earlier on PATH."""
     first, second = tmp_path / "first", tmp_path / "second"
-    node: dict[str, object] = {"run": "tool > o", "writes": ["o"]}
+    node: dict[str, object] = {"run": "tool", "writes": ["o"]}
     if declared == "argv":
         node = {"run": ["tool"], "writes": ["o"]}
     elif declared == "tools":
@@ -166,8 +143,7 @@ def test_program_is_part_of_the_result(counted: Counted, tmp_path: Path, declare
     def install(folder: Path, text: str) -> None:
         folder.mkdir(exist_ok=True)
         program = folder / "tool"
-        lines = ["#!/bin/sh", '[ "$1" ] && echo $0 && exit', f"echo {text} > o; echo {text}"]
-        program.write_text("\n".join(lines[:1] + [f'[ "$1" ] && echo {text} && exit'] + lines[2:]))
+        program.write_text(f"#!/bin/sh\n[ $1 ] || echo {text} > o\necho {text}\n")
         program.chmod(0o755)
 
     for folder, text, outcome in (
@@ -395,8 +371,7 @@ def test_link_is_read_as_what_it_leads_to(counted: Counted) -> None:
 
 @pytest.mark.parametrize("target", ["nowhere", "link"])
 def test_link_that_leads_nowhere_is_named(counted: Counted, target: str) -> None:
-    """C14: a dangling or circular link that is read fails its node by name, uncaught by
-    nobody."""
+    """C14: a dangling or circular link that is read fails its node by name."""
     counted.plan({"a": {"run": "cat link > o", "reads": ["link"], "writes": ["o"]}})
     counted.path("link").symlink_to(target)
     executed, done = counted.tried()

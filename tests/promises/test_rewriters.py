@@ -1,0 +1,265 @@
+"""Nodes that rewrite what they or others read: formatters in a row, readers between them, and
+the cache serving versions that stand nowhere any more."""
+
+from __future__ import annotations
+
+import pytest
+from counted import Counted, Declarations
+
+FILE = "f"
+
+
+def rewriter(script: str, *after: str) -> dict[str, object]:
+    return {"run": script, "reads": [FILE], "writes": [FILE], "after": list(after)}
+
+
+def reader(name: str, *after: str) -> dict[str, object]:
+    return {"run": f"cat f > {name}", "reads": [FILE], "writes": [name], "after": list(after)}
+
+
+UPPER = rewriter("tr a-z A-Z < f > $TMPDIR/f; cat $TMPDIR/f > f")
+MARK = "grep -q END f || echo END >> f"
+
+
+def test_formatter_settles_after_one_more_execution(counted: Counted) -> None:
+    """A formatter executes on new text and once more on its own output; then it rests."""
+    counted.plan({"fmt": UPPER})
+    counted.write(FILE, "a\n")
+    assert counted.ran() == ["fmt"]
+    assert counted.read(FILE) == "A\n"
+    assert counted.ran() == ["fmt"]
+    counted.rests()
+    counted.write(FILE, "b\n")
+    assert counted.ran() == ["fmt"]
+    assert counted.read(FILE) == "B\n"
+
+
+def test_formatted_text_is_served_from_the_cache(counted: Counted) -> None:
+    """The unformatted text that was formatted once is formatted again without executing, and
+    is not taken for an edit by hand."""
+    counted.plan({"fmt": UPPER})
+    counted.write(FILE, "a\n")
+    counted.ran()
+    counted.ran()
+    counted.write(FILE, "a\n")
+    assert counted.ran() == []
+    assert counted.read(FILE) == "A\n"
+    counted.rests()
+
+
+def test_formatter_that_changes_nothing_rests_at_once(counted: Counted) -> None:
+    """A formatter on formatted text executes once."""
+    counted.plan({"fmt": UPPER})
+    counted.write(FILE, "A\n")
+    assert counted.ran() == ["fmt"]
+    counted.rests()
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_formatters_in_a_row(counted: Counted, backwards: bool) -> None:
+    """Formatters of one file work in their order, wherever they stand in the plan, and rest
+    when each has seen what all of them left."""
+    nodes: Declarations = {"one": UPPER, "two": rewriter(MARK, "one")}
+    counted.plan(dict(reversed(nodes.items())) if backwards else nodes)
+    counted.write(FILE, "a\n")
+    assert counted.ran() == ["one", "two"]
+    assert counted.read(FILE) == "A\nEND\n"
+    assert counted.ran() == ["one", "two"]
+    counted.rests()
+    counted.write(FILE, "b\n")
+    assert counted.ran() == ["one", "two"]
+    assert counted.read(FILE) == "B\nEND\n"
+    assert counted.ran() == ["one", "two"]
+    counted.rests()
+    counted.write(FILE, "a\n")
+    assert counted.ran() == []
+    assert counted.read(FILE) == "A\nEND\n"
+    counted.rests()
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_readers_before_between_and_behind(counted: Counted, backwards: bool) -> None:
+    """A reader sees the version of its place in the order: before, between or behind."""
+    nodes: Declarations = {
+        "first": reader("o1"),
+        "one": rewriter("echo 1 >> f", "first"),
+        "between": reader("o2", "one"),
+        "two": rewriter("echo 2 >> f", "between"),
+        "last": reader("o3"),
+    }
+    counted.plan(dict(reversed(nodes.items())) if backwards else nodes)
+    counted.write(FILE, "a\n")
+    assert counted.ran() == ["between", "first", "last", "one", "two"]
+    outputs = [counted.read(name) for name in ("o1", "o2", "o3")]
+    assert outputs == ["a\n", "a\n1\n", "a\n1\n2\n"]
+    assert counted.read(FILE) == "a\n1\n2\n"
+
+    # The same text again: every version comes from the cache.
+    counted.write(FILE, "a\n")
+    counted.remove("o1", "o2", "o3")
+    assert counted.ran() == []
+    assert [counted.read(name) for name in ("o1", "o2", "o3")] == outputs
+    assert counted.read(FILE) == "a\n1\n2\n"
+    assert counted.trash() == {}
+
+
+def test_intermediate_version_is_put_there_for_who_must_execute(counted: Counted) -> None:
+    """A version that stands nowhere is materialized when a node between two rewriters must
+    execute; the last writer's version is back when the run ends."""
+    nodes: dict[str, dict[str, object]] = {
+        "one": rewriter("echo 1 >> f"),
+        "between": {
+            "run": "cat f other > o",
+            "reads": [FILE, "other"],
+            "writes": ["o"],
+            "after": ["one"],
+        },
+        "two": rewriter("echo 2 >> f", "between"),
+    }
+    counted.plan(nodes)
+    counted.write(FILE, "a\n")
+    counted.write("other", "x\n")
+    assert counted.ran() == ["between", "one", "two"]
+    counted.write(FILE, "a\n")
+    counted.write("other", "y\n")
+    assert counted.ran() == ["between"]
+    assert counted.read("o") == "a\n1\ny\n"
+    assert counted.read(FILE) == "a\n1\n2\n"
+    assert counted.trash() == {}
+
+
+def test_two_versions_of_a_generated_file(counted: Counted) -> None:
+    """A generated file that a later node rewrites: whoever reads it gets its own version, the
+    generator does not run again for it, and nothing is taken for an edit by hand."""
+    counted.plan(
+        {
+            "gen": {"run": "cat src > f", "reads": ["src"], "writes": [FILE]},
+            "raw": {**reader("raw.o", "gen")},
+            "fmt": rewriter(MARK, "raw"),
+            "use": {"run": "cat f x > use.o", "reads": [FILE, "x"], "writes": ["use.o"]},
+        }
+    )
+    counted.write("src", "a\n")
+    counted.write("x", "1\n")
+    assert counted.ran() == ["fmt", "gen", "raw", "use"]
+    assert (counted.read("raw.o"), counted.read("use.o")) == ("a\n", "a\nEND\n1\n")
+    counted.rests()
+    counted.write("x", "2\n")
+    assert counted.ran() == ["use"]
+    counted.remove(FILE)
+    assert counted.ran() == []
+    assert counted.read(FILE) == "a\nEND\n"
+    counted.rests()
+    counted.remove("raw.o")
+    assert counted.ran() == []
+    counted.rests()
+    counted.write("src", "b\n")
+    assert counted.ran() == ["fmt", "gen", "raw", "use"]
+    counted.write("src", "a\n")
+    counted.write("x", "1\n")
+    assert counted.ran() == []
+    assert (counted.read(FILE), counted.read("use.o")) == ("a\nEND\n", "a\nEND\n1\n")
+    assert counted.trash() == {}
+    counted.rests()
+
+
+def test_selected_part_leaves_the_version_of_its_last_writer(counted: Counted) -> None:
+    """After `assay run NODE` a path holds what the last selected writer left, and the whole
+    plan has nothing to execute for it."""
+    counted.plan(
+        {
+            "gen": {"run": "cat src > f", "reads": ["src"], "writes": [FILE]},
+            "fmt": rewriter(MARK, "gen"),
+        }
+    )
+    counted.write("src", "a\n")
+    assert counted.ran() == ["fmt", "gen"]
+    for _ in range(2):
+        assert counted.ran("gen") == []
+        assert counted.read(FILE) == "a\n"
+        assert counted.ran() == []
+        assert counted.read(FILE) == "a\nEND\n"
+    counted.rests()
+    assert counted.trash() == {}
+
+
+def test_hand_edit_of_a_rewritten_generated_file_is_kept(counted: Counted) -> None:
+    """Content that no writer of the path ever made is somebody's work, and goes to the trash."""
+    counted.plan(
+        {
+            "gen": {"run": "cat src > f", "reads": ["src"], "writes": [FILE]},
+            "fmt": rewriter(MARK, "gen"),
+        }
+    )
+    counted.write("src", "a\n")
+    counted.ran()
+    counted.write(FILE, "mine\n")
+    assert counted.ran() == []
+    assert counted.read(FILE) == "a\nEND\n"
+    assert counted.trash() == {FILE: "mine\n"}
+
+
+def test_rewriting_glob(counted: Counted) -> None:
+    """A formatter over a glob works on new and changed files and rests on its own output."""
+    script = "for f in src/*.c; do grep -q END $f || echo END >> $f; done"
+    counted.plan(
+        {
+            "fmt": {"run": script, "reads": ["src/*.c"], "writes": ["src/*.c"]},
+            "cc": {"run": "cat src/*.c > o", "reads": ["src/*.c"], "writes": ["o"]},
+        }
+    )
+    counted.write("src/a.c", "a\n")
+    counted.write("src/b.c", "b\n")
+    assert counted.ran() == ["cc", "fmt"]
+    assert counted.read("o") == "a\nEND\nb\nEND\n"
+    assert counted.ran() == ["fmt"]
+    counted.rests()
+    counted.write("src/c.c", "c\n")
+    assert counted.ran() == ["cc", "fmt"]
+    assert counted.ran() == ["fmt"]
+    counted.remove("src/a.c")
+    assert counted.ran() == ["cc", "fmt"]
+    assert counted.files("src") == {"b.c": "b\nEND\n", "c.c": "c\nEND\n"}
+    counted.rests()
+    # A file of an earlier result under the glob is a source now as it was then.
+    counted.write("src/a.c", "a\nEND\n")
+    assert counted.ran() == []
+    assert set(counted.files("src")) == {"a.c", "b.c", "c.c"}
+    counted.rests()
+
+
+def test_failed_rewriter_leaves_its_input_as_it_was(counted: Counted) -> None:
+    """A rewriter that fails half-way has its input put back, so that a second try starts from
+    the same text."""
+    counted.plan({"fmt": rewriter("echo half > f; test -e go && echo whole > f")})
+    counted.write(FILE, "a\n")
+    for _ in range(2):
+        executed, done = counted.tried()
+        assert (executed, done.code) == (["fmt"], 1)
+        assert counted.read(FILE) == "a\n"
+    counted.write("go", "")
+    assert counted.ran() == ["fmt"]
+    assert counted.read(FILE) == "whole\n"
+
+
+def test_edit_in_the_middle_of_formatters(counted: Counted) -> None:
+    """The source edited after everything rested goes through every formatter again."""
+    counted.plan(
+        {
+            "one": rewriter("sed -i s/a/b/ f"),
+            "two": rewriter("sed -i s/b/c/ f", "one"),
+            "three": rewriter("sed -i s/c/d/ f", "two"),
+        }
+    )
+    counted.write(FILE, "a")
+    assert counted.ran() == ["one", "three", "two"]
+    assert counted.read(FILE) == "d"
+    counted.ran()
+    counted.rests()
+    # "b" is what `one` once left: now it is what the user wrote.
+    counted.write(FILE, "b")
+    counted.ran()
+    assert counted.read(FILE) == "d"
+    counted.ran()
+    counted.rests()
+    assert counted.trash() == {}
