@@ -30,7 +30,7 @@ _PLAIN = frozenset({"run", "jobs", "agents", "param", "tag", "fail_fast", "quiet
 def find_nothing_to_do(call: Call) -> int | None:
     """The exit code of a run that found nothing to do, recorded and told; None when that
     cannot be said without reading the plan."""
-    values, out, err = call
+    values = call.values
     if not values.given <= _PLAIN or split_words(values.words)[0] == "-":
         return None
     if os.environ.get("GITHUB_ACTIONS") == "true":

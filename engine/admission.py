@@ -84,7 +84,7 @@ class Admission:
         heads = [(line.waiting[0], demand) for demand, line in self._lines.items() if line.waiting]
         heapq.heapify(heads)
         while heads and self._free[STEPS] > 0:
-            (order, index), demand = heapq.heappop(heads)
+            (_, index), demand = heapq.heappop(heads)
             line = self._lines[demand]
             lacking = [
                 permit

@@ -53,7 +53,7 @@ class Endings:
 
     def end_attempt(self, executed: Executed) -> None:
         assignment = executed.assignment
-        index, node, row = assignment.index, assignment.node, assignment.row
+        node, row = assignment.node, assignment.row
         del self._dispatch.running[row.id]
         self._run.admission.give_back(demand_of(node))
         self._dispatch.release_host(row.id)

@@ -156,9 +156,9 @@ class Observations:
             producers = self._producers(index)
             deps = frozenset(producers)
             for entry in node.reads:
-                if entry.kind is EntryKind.FILE and not entry.exclude:
-                    if not self._is_produced(entry.path, deps):
-                        wanted[entry.path] = None
+                is_file = entry.kind is EntryKind.FILE and not entry.exclude
+                if is_file and not self._is_produced(entry.path, deps):
+                    wanted[entry.path] = None
             group = _group_of(node)
             if group is not None and (group, producers) not in looked_at:
                 looked_at.add((group, producers))
@@ -233,7 +233,7 @@ class Observations:
         if group is None:
             reads = Reads({})
         else:
-            base = self._members(group, node, producers)
+            base = self._members(group, producers)
             reads = Reads(dict(base.states), base.produced)
         has_exclusions = any(entry.exclude for entry in node.reads)
         produced = list(reads.produced)
@@ -279,7 +279,7 @@ class Observations:
             raise Refused(f"reads `{entry.path}`, which {names} should have written but did not")
         raise Refused(f"reads `{entry.path}`, which does not exist")
 
-    def _members(self, group: Group, node: Node, producers: tuple[int, ...]) -> Reads:
+    def _members(self, group: Group, producers: tuple[int, ...]) -> Reads:
         key = (group, producers)
         found = self._resolved.get(key)
         if found is not None:

@@ -213,17 +213,18 @@ class RunLoop:
             heapq.heappop(self._run.timers)[2]()
 
     def _take(self, message: object) -> None:
-        if message is _WAKE:
-            return
-        self._run.workers.finished()
-        if isinstance(message, Crashed):
-            raise message.error
-        if isinstance(message, Executed):
-            self._endings.end_attempt(message)
-        elif isinstance(message, RestoreReport):
-            self._restoring.end_restore(message)
-        else:
-            raise AssertionError(f"nobody sends {message!r}")
+        """Messages are a `_WAKE` or what `Workers` report."""
+        match message:
+            case _Wake():
+                return
+            case Crashed():
+                raise message.error
+            case Executed():
+                self._run.workers.finished()
+                self._endings.end_attempt(message)
+            case RestoreReport():
+                self._run.workers.finished()
+                self._restoring.end_restore(message)
 
     def _beat(self) -> None:
         self._run.ledger.heartbeat()
