@@ -225,6 +225,8 @@ class RunLoop:
             case RestoreReport():
                 self._run.workers.finished()
                 self._restoring.end_restore(message)
+            case _:
+                raise AssertionError(f"nobody sends {message!r}")
 
     def _beat(self) -> None:
         self._run.ledger.heartbeat()
