@@ -216,10 +216,11 @@ def _clear(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
     node = assignment.node
     last = assignment.last
     broken = last is not None and last.end is not AttemptEnd.SUCCEEDED
-    recorded = bench.store.results.last_of(bench.plan_file, node.name)
+    # By content, not by the last result: an older one may have been put back since.
+    knows = bench.store.results.knows
     return clear_outputs(
         node,
-        dict(recorded.outputs) if recorded is not None else {},
+        {path: state for path, state in assignment.row.before.items() if knows(path, state)},
         last.before if last is not None and broken else None,
         bench.measurer,
         os.path.join(bench.store.trash, assignment.row.id),

@@ -29,6 +29,7 @@ from assay.engine.states import (
     NodeState,
     Outcome,
     State,
+    stored_digest,
 )
 from assay.plans.model import (
     Entry,
@@ -150,7 +151,9 @@ class Restoring:
                 )
         except (BlobMissing, BlobCorrupt) as error:
             if isinstance(error, BlobCorrupt):
-                self._run.blobs.set_aside(error.digest)
+                # All of them now: an execution does not store again what seems to be there.
+                for digest in {stored_digest(state) for _, state in item.outputs} - {None}:
+                    self._run.blobs.set_aside(digest)
             return RestoreReport(item, None, str(error))
         except (CannotRestore, FilesystemError) as error:
             return RestoreReport(item, None, str(error))

@@ -76,6 +76,7 @@ _PUT: Final = (
         f"{name} = excluded.{name}"
         for name in (*(_COLUMNS.replace(" ", "").split(",")[1:]), "used_at")
     )
+    + " WHERE excluded.serves >= results.serves"
 )
 _PUT_OUTPUT: Final = (
     "INSERT INTO recorded_outputs (path, plan_file, node, state, recorded_at)"
@@ -110,7 +111,8 @@ class Results:
         return {row.address: row for row in opened if row is not None}
 
     def put(self, row: ResultRow) -> None:
-        """Record a result in place of the one under its address, and what it names."""
+        """Record a result in place of the one under its address, and what it names. One that
+        may not serve takes no place from one that may."""
         values = (
             to_column(row.address),
             row.action_key,

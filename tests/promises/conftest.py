@@ -2,5 +2,6 @@
 
 from counted import counted
 from probe import probes
+from running import begin
 
-__all__ = ["counted", "probes"]
+__all__ = ["begin", "counted", "probes"]

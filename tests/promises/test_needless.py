@@ -144,7 +144,7 @@ def test_order_of_declarations_does_not_matter(counted: Counted) -> None:
         "env": {"A": "1", "B": "2"},
         "reads": ["d/*", "e", "f"],
         "writes": ["o", "p"],
-        "pass_env": ["P*", "Q*"],
+        "pass_env": ["V*", "W*"],
         "after": ["one", "two"],
     }
     groups: dict[str, dict[str, object]] = {"one": {"after": []}, "two": {"after": []}}
@@ -172,8 +172,6 @@ def test_order_of_declarations_does_not_matter(counted: Counted) -> None:
     for seed in ("0", "1"):
         again = counted.assay("run", "--json", "n", env={"PYTHONHASHSEED": seed})
         assert again.counts == {"clean": 3}
-    told = counted.assay("run", "--json", "--dry-run", "n")
-    assert told.code == 0
     counted.plan({"n": {**node, "run": ["sh", "-c", "echo > p; cat d/* > o"]}, **groups})
     assert counted.run("n").named("built") == {"n"}
 

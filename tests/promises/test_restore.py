@@ -59,7 +59,7 @@ def test_modes_come_back(counted: Counted) -> None:
     counted.plan(
         {
             "a": {
-                "run": "mkdir bin; for f in bin/t o ro su; do echo $f > $f; done\n"
+                "run": "mkdir -p bin; for f in bin/t o ro su; do echo $f > $f; done\n"
                 "chmod 755 bin/t; chmod 444 ro; chmod 4755 su",
                 "writes": ["bin/t", "o", "ro", "su"],
             }
