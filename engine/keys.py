@@ -7,7 +7,7 @@ with the key. Pure: every fact arrives as an argument.
 A recipe is a JSON object, stored beside the result it led to:
 
     {"declaration": {...}, "platform": "linux-x86_64", "tools": {NAME: DIGEST or TEXT},
-     "passed": {VARIABLE: VALUE}, "values": {VARIABLE: JSON}, "secrets": {VARIABLE: MAC},
+     "passed": {VARIABLE: VALUE}, "values": {VARIABLE: JSON TEXT}, "secrets": {VARIABLE: MAC},
      "reads": {PATH: STATE}}
 """
 
@@ -144,7 +144,7 @@ def write_recipe(node: Node, inputs: Inputs) -> Recipe:
         "platform": inputs.platform,
         "tools": dict(inputs.tools),
         "passed": dict(inputs.passed),
-        "values": dict(inputs.values),
+        "values": {name: _text(value) for name, value in inputs.values.items()},
         "secrets": dict(inputs.secrets),
         "reads": cast(dict[str, JsonValue], inputs.reads),
     }
@@ -156,7 +156,7 @@ def action_key(recipe_json: bytes) -> ActionKey:
 
 
 def encode_recipe(recipe: Recipe) -> bytes:
-    return canonical_json(recipe)
+    return canonical_json(recipe, has_floats=False)
 
 
 def address_of(key: ActionKey, node: Node, plan_name: str, run: RunId) -> str:
@@ -268,6 +268,10 @@ def _compare(changes: list[Change], field: str, was: JsonValue, now: JsonValue) 
 def _show(value: JsonValue) -> str | None:
     if value is None or isinstance(value, str):
         return value
+    return _text(value)
+
+
+def _text(value: JsonValue) -> str:
     return canonical_json(value).decode("utf-8", "surrogateescape")
 
 

@@ -7,6 +7,7 @@ What the store cannot give back is executed again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +32,7 @@ from assay.engine.states import (
     State,
     stored_digest,
 )
+from assay.plans.entries import matches
 from assay.plans.model import (
     Entry,
     EntryKind,
@@ -146,7 +148,7 @@ class Restoring:
                     staging=f"{self._run.store.tmp}/{item.row.id}.stage",
                     trash=f"{self._run.store.trash}/{item.row.id}",
                     # What a reader needs goes over whatever version stands there.
-                    knows=known.knows if serves else knows_all,
+                    knows=self._known_for(node, known) if serves else knows_all,
                     keep=item.keep,
                 )
         except (BlobMissing, BlobCorrupt) as error:
@@ -158,6 +160,17 @@ class Restoring:
         except (CannotRestore, FilesystemError) as error:
             return RestoreReport(item, None, str(error))
         return RestoreReport(item, restored, None)
+
+    def _known_for(self, node: Node, known: KnownOutputs) -> Callable[[RelPath, State], bool]:
+        """What a result of `node` may replace without being kept: recorded content, and the
+        text that a rewriter started from, which executing it would have replaced as well."""
+        pinned = self._run.observations.pins.states
+
+        def knows(path: RelPath, state: State) -> bool:
+            is_input = pinned.get(path) == state and matches(node.reads, path)
+            return is_input or known.knows(path, state)
+
+        return knows
 
     def end_restore(self, message: RestoreReport) -> None:
         item, restored = message.restoring, message.restored

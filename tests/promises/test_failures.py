@@ -139,9 +139,8 @@ def test_two_owners_of_a_path_are_refused(
     [
         ("echo 1 > x", ["x", "y"], "`y`"),
         ("echo 1 > x; mkdir y", ["x", "y"], "`y`"),
-        ("mkdir d", ["d/*"], "`d/*`"),
+        ("true", ["d/*"], "`d/*`"),
         ("true", ["d/"], "`d/`"),
-        ("rm -f y; ln -s nowhere y; rm y", ["y"], "`y`"),
     ],
 )
 def test_success_without_the_declared_outputs_fails(
@@ -155,7 +154,7 @@ def test_success_without_the_declared_outputs_fails(
     for _ in range(2):
         executed, done = counted.tried()
         assert (executed, done.code) == (["a"], 1)
-        assert told.strip("/`*") in settled(done, "a")["detail"]
+        assert told in settled(done, "a")["detail"]
         assert settled(done, "a")["exit_code"] == 0
     assert counted.blobs() == []
 
@@ -185,7 +184,7 @@ def test_readers_wait_for_the_writer(counted: Counted, stale: bool) -> None:
         ({"after": ["a"]}, [], "a -> a"),
         ({"after": ["b"]}, [], "a -> b -> a"),
         ({"after": ["b"]}, ["other"], "a -> b -> a"),
-        ({"reads": ["from-b"], "writes": ["from-a"]}, [], "a -> b -> a"),
+        ({"reads": ["from-b"]}, [], "a -> b -> a"),
     ],
 )
 def test_impossible_plans_execute_nothing(
@@ -197,19 +196,10 @@ def test_impossible_plans_execute_nothing(
     counted.plan(
         {
             "other": {"run": "true"},
-            "a": {"run": "true", **keys},
-            "b": {"run": "true", "after": ["a"], "writes": ["from-b"]},
+            "a": {"run": "true", "writes": ["from-a"], **keys},
+            "b": {"run": "true", "reads": ["from-a"], "writes": ["from-b"]},
         }
-        if "a -> b" in told
-        else {"other": {"run": "true"}, "a": {"run": "true", **keys}}
     )
-    if "from-b" in str(keys):
-        counted.plan(
-            {
-                "a": {"run": "true", **keys},
-                "b": {"run": "true", "reads": ["from-a"], "writes": ["from-b"]},
-            }
-        )
     executed, done = counted.tried(*words)
     assert (executed, done.code) == ([], 2)
     assert told in done.err
@@ -279,8 +269,8 @@ def test_failed_formatter_gives_its_input_back_before_the_next_try(counted: Coun
     counted.plan(
         {
             "fmt": {
-                "run": "cat f >> $HOME/seen; echo half > f; test $ASSAY_ATTEMPT != 1; "
-                "test $(wc -l < $HOME/seen) -ge 2; echo good > f",
+                "run": "cat f >> $HOME/seen; echo half > f; test $(wc -l < $HOME/seen) -ge 2;"
+                " echo good > f",
                 "reads": ["f"],
                 "writes": ["f"],
                 "retry": {"attempts": 2, "backoff": "1ms"},

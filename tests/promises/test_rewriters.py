@@ -128,75 +128,19 @@ def test_intermediate_version_is_put_there_for_who_must_execute(counted: Counted
     assert counted.trash() == {}
 
 
-def test_two_versions_of_a_generated_file(counted: Counted) -> None:
-    """A generated file that a later node rewrites: whoever reads it gets its own version, the
-    generator does not run again for it, and nothing is taken for an edit by hand."""
-    counted.plan(
-        {
-            "gen": {"run": "cat src > f", "reads": ["src"], "writes": [FILE]},
-            "raw": {**reader("raw.o", "gen")},
-            "fmt": rewriter(MARK, "raw"),
-            "use": {"run": "cat f x > use.o", "reads": [FILE, "x"], "writes": ["use.o"]},
-        }
-    )
-    counted.write("src", "a\n")
-    counted.write("x", "1\n")
-    assert counted.ran() == ["fmt", "gen", "raw", "use"]
-    assert (counted.read("raw.o"), counted.read("use.o")) == ("a\n", "a\nEND\n1\n")
-    counted.rests()
-    counted.write("x", "2\n")
-    assert counted.ran() == ["use"]
-    counted.remove(FILE)
-    assert counted.ran() == []
-    assert counted.read(FILE) == "a\nEND\n"
-    counted.rests()
-    counted.remove("raw.o")
-    assert counted.ran() == []
-    counted.rests()
-    counted.write("src", "b\n")
-    assert counted.ran() == ["fmt", "gen", "raw", "use"]
-    counted.write("src", "a\n")
-    counted.write("x", "1\n")
-    assert counted.ran() == []
-    assert (counted.read(FILE), counted.read("use.o")) == ("a\nEND\n", "a\nEND\n1\n")
-    assert counted.trash() == {}
-    counted.rests()
-
-
 def test_selected_part_leaves_the_version_of_its_last_writer(counted: Counted) -> None:
-    """After `assay run NODE` a path holds what the last selected writer left, and the whole
-    plan has nothing to execute for it."""
-    counted.plan(
-        {
-            "gen": {"run": "cat src > f", "reads": ["src"], "writes": [FILE]},
-            "fmt": rewriter(MARK, "gen"),
-        }
-    )
-    counted.write("src", "a\n")
-    assert counted.ran() == ["fmt", "gen"]
+    """After `assay run NODE` a path holds what the last selected writer left."""
+    counted.plan({"one": rewriter("echo 1 >> f"), "two": rewriter("echo 2 >> f", "one")})
+    counted.write(FILE, "a\n")
+    assert counted.ran() == ["one", "two"]
     for _ in range(2):
-        assert counted.ran("gen") == []
-        assert counted.read(FILE) == "a\n"
+        counted.write(FILE, "a\n")
+        assert counted.ran("one") == []
+        assert counted.read(FILE) == "a\n1\n"
+        counted.write(FILE, "a\n")
         assert counted.ran() == []
-        assert counted.read(FILE) == "a\nEND\n"
-    counted.rests()
+        assert counted.read(FILE) == "a\n1\n2\n"
     assert counted.trash() == {}
-
-
-def test_hand_edit_of_a_rewritten_generated_file_is_kept(counted: Counted) -> None:
-    """Content that no writer of the path ever made is somebody's work, and goes to the trash."""
-    counted.plan(
-        {
-            "gen": {"run": "cat src > f", "reads": ["src"], "writes": [FILE]},
-            "fmt": rewriter(MARK, "gen"),
-        }
-    )
-    counted.write("src", "a\n")
-    counted.ran()
-    counted.write(FILE, "mine\n")
-    assert counted.ran() == []
-    assert counted.read(FILE) == "a\nEND\n"
-    assert counted.trash() == {FILE: "mine\n"}
 
 
 def test_rewriting_glob(counted: Counted) -> None:
