@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
@@ -314,12 +315,18 @@ def _read_result(node: Node, path: str, masks: tuple[bytes, ...]) -> str | None:
     if node.result is None:
         return None
     try:
-        size = os.path.getsize(path)
-        if size > node.max_result_bytes:
-            raise BrokenBoundary(
-                (f"its result has {size} bytes; `max_result_bytes` is {node.max_result_bytes}",)
-            )
-        with open(path, "rb") as file:
+        # Without blocking: the command may have made a named pipe of it.
+        with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise BrokenBoundary(("its result is not a plain file",))
+            if status.st_size > node.max_result_bytes:
+                raise BrokenBoundary(
+                    (
+                        f"its result has {status.st_size} bytes; `max_result_bytes` is"
+                        f" {node.max_result_bytes}",
+                    )
+                )
             data = file.read(node.max_result_bytes + 1)
     except FileNotFoundError:
         raise BrokenBoundary(

@@ -129,16 +129,19 @@ class RunLoop:
                 jobs=self._run.request.jobs,
             )
         )
-        self._run.ledger.write(
-            lambda: self._run.store.runs.save_plan(
-                self._run.plan.digest, plan_to_bytes(self._run.plan)
-            )
-        )
+        self._keep_plan()
         self._run.ledger.open()
         self._run.observations.pin(self._run.graph.selected)
         self._tell_left_over()
         self._run.ready.extend(self._run.graph.ready_at_start())
         self._run.after(HEARTBEAT_SECONDS, self._beat)
+
+    def _keep_plan(self) -> None:
+        """The plan as it is now goes into the store with the next commit, once."""
+        digest = self._run.plan.digest
+        if self._run.store.runs.load_plan(digest) is None:
+            stored = plan_to_bytes(self._run.plan)
+            self._run.ledger.write(partial(self._run.store.runs.save_plan, digest, stored))
 
     def _tell_left_over(self) -> None:
         left_over, self._run.observations.left_over = self._run.observations.left_over, []
@@ -392,9 +395,7 @@ class RunLoop:
                 "nodes": [plan.nodes[i].name for i in new],
             },
         )
-        self._run.ledger.write(
-            lambda: self._run.store.runs.save_plan(plan.digest, plan_to_bytes(plan))
-        )
+        self._keep_plan()
         names = tuple(plan.nodes[i].name for i in new)
         self._run.ledger.announce(NodesAppended(template.name, names, plan.generation))
         if not new:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from blake3 import blake3
 
@@ -18,6 +19,8 @@ JsonValue = Mapping[str, "JsonValue"] | Sequence["JsonValue"] | str | int | floa
 
 MAX_EXACT_INTEGER = 2**53 - 1
 """Beyond it RFC 8785 numbers are not exact; larger integers are digested as written."""
+
+_PLAIN_TYPES: Final = frozenset({str, int, bool, type(None)})
 
 _encoder = json.JSONEncoder(
     ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
@@ -50,14 +53,20 @@ def digest_of(domain: str, value: JsonValue) -> Digest:
 def is_plain(value: JsonValue) -> bool:
     """Whether the standard encoder's output for `value` is already canonical: no
     floats, and no key outside the Basic Multilingual Plane (its sort differs there)."""
-    kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
-        return True
-    if isinstance(value, Mapping):
-        return all(key.isascii() and is_plain(item) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return all(map(is_plain, value))
-    return False
+    # A loop with exact types: this is asked of every node's declaration.
+    open_ends: list[Any] = [value]
+    while open_ends:
+        item = open_ends.pop()
+        kind = type(item)
+        if kind is dict:
+            if not all(map(str.isascii, item)):
+                return False
+            open_ends.extend(item.values())
+        elif kind is list or kind is tuple:
+            open_ends.extend(item)
+        elif kind not in _PLAIN_TYPES:
+            return False
+    return True
 
 
 def _write(value: JsonValue) -> str:

@@ -6,9 +6,11 @@ to `assay.plans.compile`. Does not know how errors are shown nor what is done wi
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -92,7 +94,21 @@ def load_plan(request: LoadRequest) -> Loaded:
 
     Raises PlanError with everything that is wrong, in the order of the files.
     """
-    return _Load(request).load()
+    with _without_collection():
+        return _Load(request).load()
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No search for cyclic garbage meanwhile: loading makes millions of objects, nearly all
+    of which stay, and looking through them again and again takes most of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Load:

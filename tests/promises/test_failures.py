@@ -185,6 +185,7 @@ def test_readers_wait_for_the_writer(counted: Counted, stale: bool) -> None:
         ({"after": ["b"]}, [], "a -> b -> a"),
         ({"after": ["b"]}, ["other"], "a -> b -> a"),
         ({"reads": ["from-b"]}, [], "a -> b -> a"),
+        ({"env": {"V": {"from": "b"}}, "result": "text"}, [], "a -> b -> a"),
     ],
 )
 def test_impossible_plans_execute_nothing(
@@ -193,11 +194,12 @@ def test_impossible_plans_execute_nothing(
     """C49, C50: what nobody writes, nobody is called, or waits for itself is an error before
     anything is executed or created."""
     counted.write("folder/source.txt", "")
+    of_b = {"after": ["a"], "result": "text"} if "reads" not in keys else {"reads": ["from-a"]}
     counted.plan(
         {
             "other": {"run": "true"},
             "a": {"run": "true", "writes": ["from-a"], **keys},
-            "b": {"run": "true", "reads": ["from-a"], "writes": ["from-b"]},
+            "b": {"run": "true", "writes": ["from-b"], **of_b},
         }
     )
     executed, done = counted.tried(*words)
