@@ -42,14 +42,14 @@ class RuntimeGraph:
         self._dependents: dict[int, list[int]] = {}
         self._dependencies: dict[int, tuple[int, ...]] = {}
         self._when: dict[int, When] = {}
-        self._add(plan, selected)
+        self.add(plan, selected)
 
     def append(self, plan: Plan, indices: tuple[int, ...], template: int) -> tuple[int, ...]:
         """Takes in the instances of `template`, which waits for them from now on.
 
         Returns the instances that are ready at once.
         """
-        ready = self._add(plan, indices)
+        ready = self.add(plan, indices)
         for index in indices:
             self._dependents.setdefault(index, []).append(template)
         self._dependencies[template] = self._dependencies[template] + indices
@@ -58,7 +58,8 @@ class RuntimeGraph:
             self._pending[template] = len(indices)
         return ready
 
-    def _add(self, plan: Plan, indices: tuple[int, ...]) -> tuple[int, ...]:
+    def add(self, plan: Plan, indices: tuple[int, ...]) -> tuple[int, ...]:
+        """Takes in nodes, dependencies first or together with them; those ready at once."""
         for index in indices:
             dependencies = plan.dependencies[index]
             self._dependencies[index] = dependencies

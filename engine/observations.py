@@ -264,8 +264,15 @@ class Observations:
     def template_matches(self, index: int) -> tuple[RelPath, ...]:
         """What a template's pattern names now that the writers of its paths have settled.
         Raises Refused."""
-        states = self.reads_of(index).states
-        return tuple(sorted(path for path, state in states.items() if state != ABSENT))
+        template = self._plan.nodes[index].template
+        assert template is not None
+        return tuple(
+            sorted(
+                path
+                for path, state in self.reads_of(index).states.items()
+                if state != ABSENT and matches(template.pattern, path)
+            )
+        )
 
     def _absent(self, node: Node, entry: Entry, producers: frozenset[int]) -> State:
         writers = [i for i in self._writes.writers(entry.path) if i in producers]
@@ -325,7 +332,8 @@ class Observations:
         return kept
 
     def _is_left_over(self, path: RelPath, group: Group) -> bool:
-        """Whether `path` is what an instance gone from this plan left, unmodified since.
+        """Whether `path` is what a node that is gone from this plan, or no longer writes it,
+        left there, unmodified since.
 
         A modified one is somebody's work now and no input anyone declared: the nodes
         that would read it are refused.
@@ -334,9 +342,7 @@ class Observations:
         if not recorded or self._writes.writers(path):
             return False
         vanished = [
-            (node, state)
-            for plan_file, node, state in recorded
-            if plan_file == self._plan.file and node not in self._names
+            (node, state) for plan_file, node, state in recorded if plan_file == self._plan.file
         ]
         if not vanished or len(vanished) < len(recorded):
             return False
@@ -367,7 +373,7 @@ class Observations:
 
 def _explain_stray(path: RelPath, writer: str) -> str:
     return (
-        f"reads `{path}`, which `{writer}`, no longer in the plan, left there and which was"
+        f"reads `{path}`, which `{writer}` made when the plan still said so and which was"
         " edited since: remove it, or exclude it from the reads"
     )
 

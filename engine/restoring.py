@@ -85,9 +85,11 @@ class Restoring:
 
     def is_rewritten_later(self, index: int, path: RelPath) -> bool:
         """A writer of `path` that has not settled when this one is taken up comes later:
-        writers of one path are ordered."""
+        writers of one path are ordered. A template stands for its instances until it has
+        some, and settles after them."""
         return any(
             writer != index
+            and writer not in self._run.instances
             and self._run.graph.is_selected(writer)
             and not self._run.graph.is_settled(writer)
             for writer in self._run.observations.writers(path)
@@ -154,8 +156,9 @@ class Restoring:
         except (BlobMissing, BlobCorrupt) as error:
             if isinstance(error, BlobCorrupt):
                 # All of them now: an execution does not store again what seems to be there.
-                for digest in {stored_digest(state) for _, state in item.outputs} - {None}:
-                    self._run.blobs.set_aside(digest)
+                for digest in {stored_digest(state) for _, state in item.outputs}:
+                    if digest is not None:
+                        self._run.blobs.set_aside(digest)
             return RestoreReport(item, None, str(error))
         except (CannotRestore, FilesystemError) as error:
             return RestoreReport(item, None, str(error))

@@ -89,8 +89,6 @@ class RunLoop:
         self._dispatch = Dispatch(run, self._settlement, self._restoring)
         self._endings = Endings(run, self._settlement, self._restoring, self._dispatch)
         self._cancellation = cancellation
-        self._instances: dict[int, tuple[int, ...]] = {}
-        """Template to its instances, once it has expanded."""
         self._pins_due = True
         self._cancels_seen = 0
         self._has_stopped = False
@@ -149,7 +147,7 @@ class RunLoop:
             self._run.ledger.note(Fact.LEFTOVERS_REMOVED, data={"paths": list(left_over)})
             names = ", ".join(f"`{path}`" for path in left_over)
             self._run.ledger.announce(
-                Warned(f"removed what nodes no longer in the plan had left: {names}")
+                Warned(f"removed what no node of the plan makes any more: {names}")
             )
 
     def _finish(self, began: float) -> RunSettled:
@@ -332,11 +330,11 @@ class RunLoop:
                 index, Outcome.SKIPPED, detail=f"not started: `{self._run.stopped_by}` failed"
             )
             return
-        if node.kind is Kind.TEMPLATE and index not in self._instances:
+        if node.kind is Kind.TEMPLATE and index not in self._run.instances:
             self._expand(index)
             return
         if node.command is None:
-            self._run.observations.gather_outputs(index, self._instances.get(index, ()))
+            self._run.observations.gather_outputs(index, self._run.instances.get(index, ()))
             self._settlement.settle_clean(index, None, None)
             return
         try:
@@ -366,7 +364,7 @@ class RunLoop:
     def _expand(self, index: int) -> None:
         """The writers of a template's paths have settled: its instances join the plan."""
         template = self._run.plan.nodes[index]
-        self._instances[index] = ()
+        self._run.instances[index] = ()
         try:
             matches = self._run.observations.template_matches(index)
             plan = expand_template(self._run.plan, index, matches)
@@ -407,12 +405,29 @@ class RunLoop:
             )
             self._run.ready.append(index)
             return
-        ready = self._run.graph.append(plan, new, index)
-        self._instances[index] = new
-        self._run.observations.pin(new, fresh_listing=True)
+        # What an instance reads may come from a node that nobody had selected so far.
+        needed = self._find_unselected(new)
+        ready = self._run.graph.add(plan, needed) + self._run.graph.append(plan, new, index)
+        self._run.instances[index] = new
+        self._run.observations.pin((*needed, *new), fresh_listing=True)
         self._tell_left_over()
         self._pins_due = True
         self._run.ready.extend(ready)
+
+    def _find_unselected(self, indices: tuple[int, ...]) -> tuple[int, ...]:
+        """The nodes outside the run that these need, ascending."""
+        found: set[int] = set()
+        open_ends = list(indices)
+        while open_ends:
+            for dependency in self._run.plan.dependencies[open_ends.pop()]:
+                if (
+                    not self._run.graph.is_selected(dependency)
+                    and dependency not in found
+                    and dependency not in indices
+                ):
+                    found.add(dependency)
+                    open_ends.append(dependency)
+        return tuple(sorted(found))
 
     def _heed_cancellation(self) -> None:
         asked = len(self._cancellation.signals)

@@ -156,6 +156,8 @@ class RunState:
         self.queued: dict[int, Queued] = {}
         """Nodes that must execute and wait for permits."""
         self.tries: dict[int, int] = {}
+        self.instances: dict[int, tuple[int, ...]] = {}
+        """Template to its instances, once it has expanded."""
         self.dispatched = False
         """Whether anything was executed or restored."""
         self.stopping = False

@@ -8,6 +8,7 @@ import os
 from blake3 import blake3
 
 from assay.engine.database import Database
+from assay.engine.store_errors import StoreUnwritable
 
 _FACT = "secret-key"
 
@@ -29,9 +30,13 @@ class SecretSeal:
         query = "SELECT value FROM facts WHERE name = ?"
         row = self._database.query_one(query, (_FACT,))
         if row is None:
-            self._database.execute(
-                "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
-                (_FACT, os.urandom(32).hex()),
-            )
+            try:
+                self._database.execute(
+                    "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
+                    (_FACT, os.urandom(32).hex()),
+                )
+            except StoreUnwritable:
+                # A store that is only asked: it has sealed nothing yet that could be equal.
+                return os.urandom(32)
             row = self._database.query_one(query, (_FACT,))
         return bytes.fromhex(str(row[0])) if row is not None else os.urandom(32)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 
 from assay.engine.attempt import (
     Executed,
@@ -38,6 +39,8 @@ class Settlement:
         self._held: list[tuple[NodeSettled, JsonValue]] = []
         """Clean nodes not told of yet: in a run that dispatches nothing all of them make
         one record."""
+        self._served: list[str] = []
+        """Addresses of results that served, to be marked with the next commit."""
         self._facts: list[JsonValue] = []
         """Settlements to be journalled in one record with the next commit."""
         self._culprits: dict[int, NodeName] = {}
@@ -126,6 +129,7 @@ class Settlement:
             self._run.values[self._run.plan.nodes[index].name] = json.loads(row.value)
         if row.expires_at is not None:
             self._run.first_expiry = min(self._run.first_expiry or row.expires_at, row.expires_at)
+        self._served.append(row.address)
         self._run.observations.record(index, row.outputs)
         self.settle_clean(index, gathered, row, restored=restored)
 
@@ -143,6 +147,9 @@ class Settlement:
         """Journals in one record what settled since the last commit, and tells of the nodes
         that recorded results served."""
         held, self._held = self._held, []
+        served, self._served = self._served, []
+        if served:
+            self._run.ledger.write(partial(self._run.store.results.mark_used, served))
         facts, self._facts = [fact for _, fact in held] + self._facts, []
         if facts:
             self._run.ledger.note(Fact.NODES_SETTLED, data={"outcomes": facts})

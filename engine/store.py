@@ -101,6 +101,7 @@ class Store:
         now: Callable[[], float],
         on_wait: Callable[[], None] | None = None,
         thorough: bool = False,
+        mend: bool = True,
     ) -> Store:
         """The store of the workspace, made or migrated when need be.
 
@@ -109,13 +110,18 @@ class Store:
         memory (`recorded` False) and `notices` tells. `thorough` reads the whole database
         first. `on_wait` is called about ten times a second while waiting for another
         process, now or later, and may raise. Raises StoreNewer and StoreBusy.
+
+        `mend` False: nothing is moved, replaced or done without, for a caller that could not
+        tell of it; raises StoreDamaged or StoreUnwritable instead.
         """
         root = os.path.realpath(root)
         folder = os.path.join(root, FOLDER)
         notices: list[str] = []
         try:
-            database = _open(folder, notices, now, on_wait, thorough)
+            database = _open(folder, notices, now, on_wait, thorough=thorough, mend=mend)
         except StoreUnwritable as error:
+            if not mend:
+                raise
             store = cls(
                 root,
                 folder,
@@ -255,7 +261,9 @@ class Store:
             return why
         self.database.damaged(why)
         told = len(self._notices)
-        fresh = _open(self.folder, self._notices, self.now, self.database.on_wait, thorough=True)
+        fresh = _open(
+            self.folder, self._notices, self.now, self.database.on_wait, thorough=True, mend=True
+        )
         self.database.replace_with(fresh)
         return "; ".join(self._notices[told:]) or why
 
@@ -275,7 +283,9 @@ def _open(
     notices: list[str],
     now: Callable[[], float],
     on_wait: Callable[[], None] | None,
+    *,
     thorough: bool,
+    mend: bool,
 ) -> Database:
     """The database below `folder`, writable and of this assay's schema."""
     path = os.path.join(folder, DATABASE)
@@ -316,6 +326,8 @@ def _open(
                     _remove(marker)
                     return database
                 database.close()
+            if not mend:
+                raise StoreDamaged(path, why)
             notices.append(_replace_damaged(folder, path, why, now))
         else:
             _set_stray_wal_aside(folder, path)

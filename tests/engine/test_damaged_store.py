@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -213,6 +214,22 @@ def test_damage_found_by_a_question_is_told_and_left(
     assert path.read_bytes() == before
     assert not (path.parent / "damaged").exists()
     assert not (path.parent / "tmp" / "check-database").exists()
+
+
+def test_a_caller_that_could_not_tell_mends_nothing(
+    good: tuple[Path, Facts], tmp_path: Path
+) -> None:
+    """C87: the notice of a repair reaches whoever opened the store, so one that has no way
+    to show it leaves the repair to the next opener."""
+    root, _ = good
+    path = copy_of(root, tmp_path / "w")
+    path.write_bytes(b"hello")
+    with pytest.raises(StoreDamaged):
+        Store.open_for_run(str(tmp_path / "w"), now=time.time, mend=False)
+    assert path.read_bytes() == b"hello"
+    store = open_store(tmp_path / "w")
+    assert len(store.notices) == 1
+    store.close()
 
 
 def test_verifying_finds_damage_that_nothing_touched(

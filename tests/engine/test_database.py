@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,24 @@ def path(tmp_path: Path) -> str:
     return str(path)
 
 
+OPENED: list[Database] = []
+
+
+@pytest.fixture(autouse=True)
+def closing() -> Iterator[None]:
+    """Closes what `keep` was given."""
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+def keep(database: Database) -> Database:
+    OPENED.append(database)
+    return database
+
+
 def open_it(path: str) -> Database:
-    return databases.open_for_writing(path, path + ".suspect")[0]
+    return keep(databases.open_for_writing(path, path + ".suspect")[0])
 
 
 def names(database: Database) -> list[str]:
@@ -175,13 +192,14 @@ def test_reading_needs_no_lock(path: str) -> None:
     """C85: questions are answered while another process writes."""
     holder = hold_write_lock(path)
     database, version = databases.open_for_reading(path)
+    keep(database)
     assert (names(database), version) == (["id"], 1)
     finish(holder, "go\n")
 
 
 def test_a_reading_connection_cannot_write(path: str) -> None:
     """What only asks has no way to change the file."""
-    database, _ = databases.open_for_reading(path)
+    database = keep(databases.open_for_reading(path)[0])
     with pytest.raises(StoreUnwritable):
         database.execute(INSERT, ("a", "1"))
 
@@ -237,7 +255,7 @@ def test_migrations_run_forward_from_where_a_database_stands(tmp_path: Path) -> 
     """Each step runs once, and a database that was at an earlier one keeps its rows."""
     path = str(tmp_path / "m.db")
     sqlite3.connect(path).close()
-    database = Database(sqlite3.connect(path, isolation_level=None), path, None)
+    database = keep(Database(sqlite3.connect(path, isolation_level=None), path, None))
     databases.migrate(database, 0, STEPS[:1])
     database.execute("INSERT INTO a VALUES (5)")
     databases.migrate(database, 1, STEPS)
@@ -248,7 +266,7 @@ def test_migrations_run_forward_from_where_a_database_stands(tmp_path: Path) -> 
 def test_a_migration_that_fails_leaves_the_earlier_version(tmp_path: Path) -> None:
     """A step is one transaction with its version: half of one is never seen."""
     path = str(tmp_path / "m.db")
-    database = Database(sqlite3.connect(path, isolation_level=None), path, None)
+    database = keep(Database(sqlite3.connect(path, isolation_level=None), path, None))
     databases.migrate(database, 0, STEPS[:1])
     broken = (STEPS[0], ("ALTER TABLE a ADD COLUMN y", "THIS IS NO SQL"))
     with pytest.raises(sqlite3.OperationalError):

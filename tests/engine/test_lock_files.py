@@ -24,8 +24,8 @@ lock.release(remove=len(sys.argv) > 2)
 WAIT = """
 import sys
 from assay.engine import lock_files
-print("waits", flush=True)
 try:
+    print("waits", flush=True)
     with lock_files.wait_for(sys.argv[1]) as lock:
         print("has", __import__("os").path.exists(sys.argv[1]), flush=True)
 except KeyboardInterrupt:

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from assay.engine import migrations
 from assay.engine.runs import this_owner
 from assay.engine.states import RunId, RunStatus
 from assay.engine.store import Store
-from assay.engine.store_errors import StoreNewer
+from assay.engine.store_errors import StoreNewer, StoreUnwritable
 from assay.plans.model import RelPath
 
 
@@ -250,6 +251,8 @@ def test_a_store_that_is_no_folder_leaves_a_run_unrecorded(
         folder.write_text("mine")
     else:
         folder.symlink_to("nowhere")
+    with pytest.raises(StoreUnwritable):
+        Store.open_for_run(str(folder.parent), now=time.time, mend=False)
     store = open_store(folder.parent)
     assert not store.recorded
     (notice,) = store.notices

@@ -3,5 +3,6 @@
 from counted import counted
 from probe import probes
 from running import begin
+from terminal import on_terminal
 
-__all__ = ["begin", "counted", "probes"]
+__all__ = ["begin", "counted", "on_terminal", "probes"]

@@ -152,10 +152,20 @@ def test_handlers_and_the_cache(counted: Counted, fails: bool) -> None:
     counted.plan(
         {
             "work": {"run": work, "reads": ["src"], "writes": ["o"]},
-            "mend": {"run": "cat src > m", "reads": ["src"], "writes": ["m"], "after": ["work"],
-                     "when": "failure"},
-            "tidy": {"run": "cat src > t", "reads": ["src"], "writes": ["t"], "after": ["work"],
-                     "when": "always"},
+            "mend": {
+                "run": "cat src > m",
+                "reads": ["src"],
+                "writes": ["m"],
+                "after": ["work"],
+                "when": "failure",
+            },
+            "tidy": {
+                "run": "cat src > t",
+                "reads": ["src"],
+                "writes": ["t"],
+                "after": ["work"],
+                "when": "always",
+            },
             "after": {"run": "cat t > u", "reads": ["t"], "writes": ["u"]},
         }
     )
@@ -222,7 +232,9 @@ def test_two_plans_that_write_the_same_path(counted: Counted) -> None:
 
 def test_one_plan_writes_what_another_reads_as_its_source(counted: Counted) -> None:
     """What another plan generates is a source like any other."""
-    counted.plan({"g": {"run": "cat src > gen", "reads": ["src"], "writes": ["gen"]}}, file="g.toml")
+    counted.plan(
+        {"g": {"run": "cat src > gen", "reads": ["src"], "writes": ["gen"]}}, file="g.toml"
+    )
     counted.plan({"u": {"run": "cat gen > o", "reads": ["gen"], "writes": ["o"]}}, file="u.toml")
     for text, executed in (("1", True), ("2", True), ("1", False)):
         counted.write("src", text)

@@ -10,7 +10,18 @@ from counted import Counted
 
 ROOTS = ["with space", "new\nline", "ünïcødé ☃", "quo'te\"d $x", "-dash", "[a-z]*?", "a\\b"]
 
-NAMES = ["a b", "new\nline", "ünï", "qu'o\"te", "$HOME", "-rf", "#hash", "semi;colon", "a\\b", "tab\t"]
+NAMES = [
+    "a b",
+    "new\nline",
+    "ünï",
+    "qu'o\"te",
+    "$HOME",
+    "-rf",
+    "#hash",
+    "semi;colon",
+    "a\\b",
+    "tab\t",
+]
 
 
 @pytest.mark.parametrize("name", ROOTS, ids=ascii)
@@ -34,7 +45,11 @@ def test_sources_and_outputs_of_any_name(counted: Counted, name: str) -> None:
     and restored, by name, by glob and by `foreach`."""
     counted.plan(
         {
-            "file": {"run": ["cp", "--", name, f"{name}.o"], "reads": [name], "writes": [f"{name}.o"]},
+            "file": {
+                "run": ["cp", "--", name, f"{name}.o"],
+                "reads": [name],
+                "writes": [f"{name}.o"],
+            },
             "each": {
                 "foreach": "src/*",
                 "run": ["cp", "--", "{{each}}", "out/{{each.name}}"],
@@ -143,7 +158,12 @@ def test_long_names_and_deep_folders(counted: Counted) -> None:
     name = "n" * 255
     deep = "/".join(["deep"] * 60)
     counted.plan(
-        {"a": {"run": f"mkdir -p d/{deep}; echo 1 > d/{name}; echo 2 > d/{deep}/f", "writes": ["d/"]}}
+        {
+            "a": {
+                "run": f"mkdir -p d/{deep}; echo 1 > d/{name}; echo 2 > d/{deep}/f",
+                "writes": ["d/"],
+            }
+        }
     )
     assert counted.ran() == ["a"]
     tree = counted.tree("d")

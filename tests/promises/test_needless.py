@@ -53,9 +53,7 @@ def test_touch_and_checkout_do_not_execute(counted: Counted) -> None:
 
 
 @pytest.mark.parametrize("way", ["copied", "moved", "behind a link"])
-def test_workspace_elsewhere_has_nothing_to_do(
-    counted: Counted, tmp_path: Path, way: str
-) -> None:
+def test_workspace_elsewhere_has_nothing_to_do(counted: Counted, tmp_path: Path, way: str) -> None:
     """C20: a workspace that was copied or moved with its `.assay/`, or is reached by another
     path, is as up to date as it was."""
     counted.plan({**CHAIN, "z": {"run": "mkdir t; echo 1 > t/f", "writes": ["t/"]}})
@@ -225,7 +223,12 @@ def test_up_to_date_run_writes_nothing(counted: Counted) -> None:
         {
             **CHAIN,
             "z": {"run": "mkdir -p t/empty; echo 1 > t/f; ln -s f t/l", "writes": ["t/"]},
-            "w": {"run": "cp src b; rm -f gone", "reads": ["src"], "writes": ["b"], "removes": ["gone"]},
+            "w": {
+                "run": "cp src b; rm -f gone",
+                "reads": ["src"],
+                "writes": ["b"],
+                "removes": ["gone"],
+            },
         }
     )
     counted.write("src", "1")
@@ -268,7 +271,7 @@ def test_value_reference_costs_its_reader_only_when_the_value_changes(counted: C
     counted.plan(
         {
             "info": {
-                "run": "cat src > \"$ASSAY_RESULT\"",
+                "run": 'cat src > "$ASSAY_RESULT"',
                 "reads": ["src"],
                 "result": "json",
             },

@@ -105,11 +105,25 @@ def test_node_that_writes_elsewhere_now(counted: Counted) -> None:
     counted.path("out").mkdir()
     for name, executed in (("a", ["gen", "link"]), ("b", ["gen", "link"]), ("a", [])):
         counted.plan(
-            {"gen": {"run": f"echo {name} > out/{name}.o", "writes": [f"out/{name}.o"]}, "link": LINK}
+            {
+                "gen": {"run": f"echo {name} > out/{name}.o", "writes": [f"out/{name}.o"]},
+                "link": LINK,
+            }
         )
         assert counted.ran() == executed, name
         assert counted.read("app") == f"{name}\n"
         counted.rests()
+
+
+def test_path_that_depends_on_a_param(counted: Counted) -> None:
+    """What was written under another value of a param is not read beside what is written now,
+    and comes back with that value."""
+    node = {"run": "echo {{params.m}} > out/{{params.m}}.o", "writes": ["out/{{params.m}}.o"]}
+    counted.plan({"gen": node, "link": LINK}, "[params]\nm = 'dev'")
+    for mode, executed in (("dev", True), ("prod", True), ("dev", False), ("prod", False)):
+        assert counted.ran("-p", f"m={mode}") == ["gen", "link"] * executed
+        assert counted.read("app") == f"{mode}\n"
+        counted.rests("-p", f"m={mode}")
 
 
 GEN = {
@@ -147,6 +161,20 @@ def test_foreach_over_written_paths_grows_and_shrinks(counted: Counted) -> None:
         counted.rests()
 
 
+def test_outputs_of_instances_are_put_right(counted: Counted) -> None:
+    """C16: what instances of a `foreach` over written paths made is put back when it is gone
+    or edited, although nobody that executes reads it."""
+    counted.plan({"gen": GEN, "each": EACH, "link": LINK})
+    counted.write("names", "a b")
+    counted.ran()
+    counted.remove("out/a.o")
+    counted.write("out/b.o", "mine")
+    assert counted.ran() == []
+    assert counted.files("out") == {"a.o": "a\n", "b.o": "b\n"}
+    assert counted.trash() == {"out/b.o": "mine"}
+    counted.rests()
+
+
 def test_foreach_over_written_paths_that_are_none(counted: Counted) -> None:
     """No file written expands to nothing, with a warning, and recovers."""
     counted.plan({"gen": GEN, "each": EACH, "link": LINK})
@@ -166,7 +194,9 @@ def test_foreach_over_written_paths_that_are_none(counted: Counted) -> None:
 
 def test_instances_are_skipped_when_the_producer_fails(counted: Counted) -> None:
     """A template whose producer failed expands to nothing, and what follows it is skipped."""
-    counted.plan({"gen": {**GEN, "run": GEN["run"] + "\ntest ! -e ../bad"}, "each": EACH, "link": LINK})
+    counted.plan(
+        {"gen": {**GEN, "run": GEN["run"] + "\ntest ! -e ../bad"}, "each": EACH, "link": LINK}
+    )
     counted.write("names", "a")
     counted.ran()
     counted.path("../bad").write_text("")
@@ -251,7 +281,11 @@ def test_empty_folder_and_link_in_a_generated_tree_are_read(counted: Counted) ->
                 "reads": ["dir", "to"],
                 "writes": ["t/"],
             },
-            "use": {"run": "cat t/l > o; ls -d t/*/ > p || true", "reads": ["t/"], "writes": ["o", "p"]},
+            "use": {
+                "run": "cat t/l > o; ls -d t/*/ > p || true",
+                "reads": ["t/"],
+                "writes": ["o", "p"],
+            },
         }
     )
     counted.write("dir", "empty")

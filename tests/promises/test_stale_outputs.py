@@ -74,9 +74,7 @@ def damage(blob: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["gone", "truncated", "emptied", "flipped"])
 @pytest.mark.parametrize("which", [[0], [1], [0, 1]], ids=["one", "other", "both"])
-def test_record_without_sound_blobs_is_a_miss(
-    counted: Counted, how: str, which: list[int]
-) -> None:
+def test_record_without_sound_blobs_is_a_miss(counted: Counted, how: str, which: list[int]) -> None:
     """C17: a recorded result whose blobs are gone or damaged is made again, whole, and from
     then on the new record serves."""
     counted.plan({"a": {"run": PAIR, "writes": ["d/"]}})
@@ -187,3 +185,24 @@ def test_output_that_was_there_before_is_no_result(counted: Counted) -> None:
     executed, done = counted.tried()
     assert (executed, done.code) == (["a"], 1)
     assert "`y` is declared in `writes` but was not written" in done.out
+
+
+def test_restored_result_is_no_part_of_the_next(counted: Counted) -> None:
+    """What an older result left when it was put back is cleared before the command runs on
+    new input, as the last one's outputs are."""
+    counted.plan(
+        {"a": {"run": "mkdir -p d; cp src d/$(cat src)", "reads": ["src"], "writes": ["d/"]}}
+    )
+    for text, executed in (("1", ["a"]), ("2", ["a"]), ("1", []), ("3", ["a"])):
+        counted.write("src", text)
+        assert counted.ran() == executed
+        assert counted.files("d") == {text: text}
+    counted.rests()
+    # Also when the node that made it has another name by now.
+    counted.plan(
+        {"b": {"run": "mkdir -p d; cp src d/$(cat src)", "reads": ["src"], "writes": ["d/"]}}
+    )
+    assert counted.ran() == []
+    counted.write("src", "4")
+    assert counted.ran() == ["b"]
+    assert counted.files("d") == {"4": "4"}
