@@ -395,7 +395,7 @@ class RunLoop:
         )
         self._keep_plan()
         names = tuple(plan.nodes[i].name for i in new)
-        self._run.ledger.announce(NodesAppended(template.name, names, plan.generation))
+        self._settlement.tell(NodesAppended(template.name, names, plan.generation))
         if not new:
             self._run.ledger.announce(
                 Warned(

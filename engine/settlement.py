@@ -14,6 +14,7 @@ from assay.engine.attempt import (
 from assay.engine.decision import Gathered, Serve
 from assay.engine.environment import project
 from assay.engine.events import (
+    Event,
     NodeSettled,
 )
 from assay.engine.journal import Fact
@@ -36,7 +37,7 @@ class Settlement:
 
     def __init__(self, run: RunState) -> None:
         self._run = run
-        self._held: list[tuple[NodeSettled, JsonValue]] = []
+        self._held: list[Event] = []
         """Clean nodes not told of yet: in a run that dispatches nothing all of them make
         one record."""
         self._served: list[str] = []
@@ -63,7 +64,7 @@ class Settlement:
         if outcome is not Outcome.BUILT or not_needed:
             self._run.certifies = False
         self._facts.append([node.name, outcome.value, detail, key, None])
-        self._run.ledger.announce(
+        self._held.append(
             NodeSettled(
                 node=node.name,
                 outcome=outcome,
@@ -120,7 +121,8 @@ class Settlement:
             event.action_key,
             row.journal_seq if row else None,
         ]
-        self._held.append((event, fact))
+        self._held.append(event)
+        self._facts.append(fact)
         self._run.ready.extend(self._run.graph.settle(index, Outcome.CLEAN))
 
     def serve(self, index: int, serve: Serve, gathered: Gathered, restored: int) -> None:
@@ -143,6 +145,10 @@ class Settlement:
         else:
             self.settle(index, Outcome.SKIPPED, detail=f"because of `{name}`")
 
+    def tell(self, event: Event) -> None:
+        """Told in its place among the settlements."""
+        self._held.append(event)
+
     def flush_held(self) -> None:
         """Journals in one record what settled since the last commit, and tells of the nodes
         that recorded results served."""
@@ -150,10 +156,10 @@ class Settlement:
         served, self._served = self._served, []
         if served:
             self._run.ledger.write(partial(self._run.store.results.mark_used, served))
-        facts, self._facts = [fact for _, fact in held] + self._facts, []
+        facts, self._facts = self._facts, []
         if facts:
             self._run.ledger.note(Fact.NODES_SETTLED, data={"outcomes": facts})
-        for event, _ in held:
+        for event in held:
             self._run.ledger.announce(event)
 
     def project_outputs(self) -> dict[str, str]:
