@@ -124,6 +124,12 @@ COMMANDS: tuple[Command, ...] = (
                 choices=("tree", "json", "dot", "mermaid"),
                 default="tree",
             ),
+            Option(
+                "run",
+                ("--run",),
+                "The plan as this run kept it: a unique prefix of its id, or `last`.",
+                metavar="RUN",
+            ),
             PARAM,
             TAG,
             COLOR,

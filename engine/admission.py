@@ -113,6 +113,3 @@ class Admission:
     def is_idle(self) -> bool:
         """Whether no permit is taken."""
         return self._free == self._limits
-
-    def has_waiting(self) -> bool:
-        return bool(self._lines)

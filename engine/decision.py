@@ -172,9 +172,6 @@ class Decider:
             differences += tuple(path for path in left_over if not is_rewritten_later(path))
         return Serve(row, differences)
 
-    def explain(self, index: int, gathered: Gathered) -> Execute:
-        return self._explain(self.plan.nodes[index], gathered)
-
     def _explain(self, node: Node, gathered: Gathered) -> Execute:
         last = self._results.last_of(self.plan.file, node.name)
         if last is None:

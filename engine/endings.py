@@ -86,6 +86,10 @@ class Endings:
             self._run.warn(
                 f"ended {count} process{'es' if count > 1 else ''} it left behind", node.name
             )
+        if executed.not_put_back is not None:
+            self._run.warn(
+                f"what it had rewritten could not be put back: {executed.not_put_back}", node.name
+            )
         if executed.end is AttemptEnd.SUCCEEDED:
             self._succeed(executed, now)
         else:

@@ -93,10 +93,6 @@ class Ledger:
         """Emitted after the next commit."""
         self._events.append(event)
 
-    @property
-    def has_pending(self) -> bool:
-        return bool(self._pending or self._events)
-
     def commit(self, last: Callable[[], None] | None = None) -> None:
         """Commits what is pending, `last` at the end of the same transaction, then emits.
 

@@ -245,7 +245,11 @@ class RunLoop:
         if (starting or restoring) and self._pins_due:
             self._pins_due = False
             states, members = pins_as_json(self._run.observations.pins)
-            self._run.ledger.write(lambda: self._run.store.pins.save(self._run.id, states, members))
+            self._run.ledger.note(
+                Fact.SOURCES_PINNED,
+                data={"paths": len(states), "patterns": len(members)},
+                then=lambda _: self._run.store.pins.save(self._run.id, states, members),
+            )
         begun: list[Assignment] = []
         restored: list[RestoreJob] = []
         blocked: list[tuple[int, Assignment | RestoreJob, Blocked]] = []

@@ -109,14 +109,3 @@ class AttemptEnd(StrEnum):
     or its result cannot be read."""
     LOST = "lost"
     """Its assay died; a later one found it so."""
-
-
-RUN_FINAL: Final = frozenset(
-    {
-        RunStatus.COMPLETED,
-        RunStatus.PARTIAL,
-        RunStatus.FAILED,
-        RunStatus.CANCELLED,
-        RunStatus.INTERRUPTED,
-    }
-)

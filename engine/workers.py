@@ -47,10 +47,6 @@ class Workers:
         """Coordinator only: one report was taken from the inbox."""
         self._unfinished -= 1
 
-    @property
-    def unfinished(self) -> int:
-        return self._unfinished
-
     def stop(self) -> None:
         """Ends the threads once what was submitted is done."""
         for _ in self._threads:

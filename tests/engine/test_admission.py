@@ -114,7 +114,8 @@ def test_a_node_that_left_the_line_does_not_start() -> None:
     assert list(admission.admit()) == [1]
     admission.enter(2, 0, locks("a"))
     admission.leave(2, locks("a"))
-    assert not admission.has_waiting()
+    admission.give_back(STEP)
+    assert list(admission.admit()) == []
 
 
 def test_giving_back_twice_is_an_internal_error() -> None:
