@@ -43,8 +43,9 @@ class Ledger:
         self._is_open = False
         self._source = f"run:{row.id}"
 
-    def open(self) -> None:
-        """Creates the run's row and its first journal record."""
+    def open(self, asked: dict[str, JsonValue]) -> None:
+        """Creates the run's row and its first journal record, which also tells what was
+        `asked` of the run."""
         self.write(lambda: self._store.runs.create(self._row))
         self.note(
             Fact.RUN_CREATED,
@@ -53,6 +54,10 @@ class Ledger:
                 "file": self._row.plan_file,
                 "digest": self._row.plan_digest,
                 "targets": list(self._row.targets),
+                "params": [list(pair) for pair in self._row.params],
+                "selected": self._row.selected,
+                "parent_attempt": self._row.parent_attempt,
+                **asked,
                 "pid": self._row.owner.pid,
                 "host": self._row.owner.host,
             },

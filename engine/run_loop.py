@@ -128,7 +128,15 @@ class RunLoop:
             )
         )
         self._keep_plan()
-        self._run.ledger.open()
+        request = self._run.request
+        flags = {"fail_fast": request.fail_fast, "fresh": request.fresh, "strict": request.strict}
+        self._run.ledger.open(
+            {
+                "tags": list(request.tags),
+                "jobs": request.jobs,
+                "flags": [name for name, is_set in flags.items() if is_set],
+            }
+        )
         self._run.observations.pin(self._run.graph.selected)
         self._tell_left_over()
         self._run.ready.extend(self._run.graph.ready_at_start())
@@ -165,7 +173,15 @@ class RunLoop:
             duration_seconds=self._run.clock.monotonic() - began,
             outputs=outputs,
         )
-        self._run.ledger.note(Fact.RUN_SETTLED, data={"status": status.value, "counts": counts})
+        self._run.ledger.note(
+            Fact.RUN_SETTLED,
+            data={
+                "status": status.value,
+                "counts": counts,
+                "duration_seconds": round(settled.duration_seconds, 6),
+                "outputs": outputs,
+            },
+        )
         self._run.ledger.settle(status, counts, self._run.plan.digest)
         certificate = self._certify() if status is RunStatus.COMPLETED else None
         if certificate is not None:
