@@ -70,6 +70,16 @@ def read_settlements(store: Store, row: RunRow) -> Iterator[Settlement]:
                 yield Settlement(node, outcome, detail)
 
 
+def read_kept(store: Store, row: RunRow) -> Iterator[tuple[str, int]]:
+    """Node and pid of each process that a node with `background = "keep"` left running when
+    it ended; whether they still run is not known."""
+    for record in store.journal.read(run=row.id):
+        if record.kind == Fact.ATTEMPT_SETTLED and record.node is not None:
+            told = cast("dict[str, list[int]]", record.data)
+            for pid in told.get("kept_running", ()):
+                yield record.node, pid
+
+
 def follow_agreement(store: Store, row: RunRow) -> RunRow:
     """The run whose records tell what happened: the earliest that `row` agrees with."""
     seen: set[RunId] = set()

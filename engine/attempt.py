@@ -29,7 +29,7 @@ from assay.engine.decision import Gathered, changed_since
 from assay.engine.environment import CallerEnvironment
 from assay.engine.filesystem import FilesystemError, Obstacles, make_folders
 from assay.engine.materialize import CannotRestore, restore
-from assay.engine.measuring import Measurer
+from assay.engine.measuring import TRIES, Measurer, Unmeasurable
 from assay.engine.outputs import BrokenBoundary, capture_outputs, clear_outputs, states_before
 from assay.engine.process import CannotStart, Ended, Processes, Spawn
 from assay.engine.secrets import find_secret, find_secret_in
@@ -60,6 +60,8 @@ class Assignment:
     """The attempt's private folder; TMPDIR is `t` in it, the result file `result`."""
     kept: tuple[tuple[RelPath, State], ...] = ()
     """Files the node both reads and writes or removes, stored as they stood."""
+    moved: tuple[RelPath, ...] = ()
+    """Those of them that did not stand as the key says: edited since the run looked."""
     interrupted: AttemptEnd | None = None
     interrupted_detail: str = ""
 
@@ -179,23 +181,35 @@ def prepare_attempt(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
     trash by rename.
     """
     node = assignment.node
-    rewritten = [
-        (path, state)
+    rewritten = {
+        path: state
         for path, state in assignment.gathered.reads.states.items()
-        if state != ABSENT and (path in node.removes or matches(node.writes, path))
-    ]
+        if path in node.removes or matches(node.writes, path)
+    }
     if rewritten and bench.blobs is not None:
-        kept: list[tuple[RelPath, State]] = []
-        for path, state in rewritten:
-            try:
-                bench.blobs.put_state(bench.root, path, state)
-            except Moved:
-                continue  # edited since it was pinned: what stands there is not ours to keep
-            kept.append((path, state))
-        assignment.kept = tuple(kept)
+        kept = tuple(
+            (path, _keep_input(bench.root, path, bench.measurer, bench.blobs)) for path in rewritten
+        )
+        assignment.kept = tuple(item for item in kept if item[1] != ABSENT)
+        assignment.moved = tuple(path for path, state in kept if state != rewritten[path])
     trashed = _clear(bench, assignment) if node.clean else {}
     _make_folders(bench.root, node)
     return trashed
+
+
+def _keep_input(root: str, path: RelPath, measurer: Measurer, blobs: Blobs) -> State:
+    """Stores what stands at `path` now, which may be an edit made since the run looked at
+    it: the command will go over it. Raises FilesystemError."""
+    for _ in range(TRIES):
+        try:
+            state = measurer.state_of(path)
+            blobs.put_state(root, path, state)
+        except Moved:
+            continue
+        except Unmeasurable as error:
+            raise FilesystemError(os.path.join(root, path), error.reason) from error
+        return state
+    raise FilesystemError(os.path.join(root, path), "changes while it is stored")
 
 
 def _make_folders(root: str, node: Node) -> None:
@@ -303,7 +317,7 @@ def _capture(bench: Bench, assignment: Assignment, executed: Executed) -> None:
         executed.not_stored = str(error)
         captured = capture_outputs(node, bench.root, bench.measurer, None)
     executed.outputs = captured.outputs
-    executed.moved = changed_since(
+    executed.moved = assignment.moved + changed_since(
         assignment.gathered.reads.states,
         node,
         bench.measurer,

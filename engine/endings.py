@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from assay.engine.admission import demand_of
 from assay.engine.attempt import (
@@ -17,7 +18,7 @@ from assay.engine.dispatch import Dispatch
 from assay.engine.events import (
     AttemptFailed,
 )
-from assay.engine.filesystem import FilesystemError
+from assay.engine.filesystem import FilesystemError, read_end
 from assay.engine.journal import Fact
 from assay.engine.keys import is_cacheable
 from assay.engine.materialize import CannotRestore, restore
@@ -39,6 +40,9 @@ from assay.plans.model import (
     When,
 )
 
+HINT_BYTES: Final = 4096
+"""How much of a failed command's output is searched for the name of a variable."""
+
 
 class Endings:
     """Takes what workers report of attempts."""
@@ -54,6 +58,7 @@ class Endings:
     def end_attempt(self, executed: Executed) -> None:
         assignment = executed.assignment
         node, row = assignment.node, assignment.row
+        keeps = node.background is Background.KEEP
         del self._dispatch.running[row.id]
         self._run.admission.give_back(demand_of(node))
         self._dispatch.release_host(row.id)
@@ -69,7 +74,8 @@ class Endings:
                 "signal": executed.signal,
                 "detail": executed.detail,
                 "duration_seconds": round(executed.duration_seconds, 6),
-                "left_behind": list(executed.left_behind),
+                "left_behind": [] if keeps else list(executed.left_behind),
+                "kept_running": list(executed.left_behind) if keeps else [],
                 "put_back": list(executed.put_back),
             },
             then=lambda _: self._run.store.attempts.settle(
@@ -81,7 +87,7 @@ class Endings:
                 now,
             ),
         )
-        if executed.left_behind and node.background is Background.END:
+        if executed.left_behind and not keeps:
             count = len(executed.left_behind)
             self._run.warn(
                 f"ended {count} process{'es' if count > 1 else ''} it left behind", node.name
@@ -246,11 +252,25 @@ class Endings:
                 )
             )
         if retry_in is None:
+            self._hint_at_variable(executed)
             self._settlement.fail_settled(index, executed.detail, executed)
             return
         self._run.graph.move(index, NodeState.BACKING_OFF)
         queued = Queued(assignment.gathered, f"retry after {executed.end.value}")
         self._run.after(retry_in, lambda: self._try_again(index, queued))
+
+    def _hint_at_variable(self, executed: Executed) -> None:
+        """The caller's environment does not leak, which is often news to whoever fails."""
+        if executed.end is not AttemptEnd.EXITED or executed.log is None:
+            return
+        node = executed.assignment.node
+        name = self._run.caller.find_unpassed(node, read_end(executed.log, HINT_BYTES))
+        if name is not None:
+            self._run.warn(
+                f"`{name}` is set in your environment but not passed to it: if it needs that,"
+                f' add `pass_env = ["{name}"]`',
+                node.name,
+            )
 
     def _retry_delay(self, executed: Executed) -> float | None:
         """Seconds until the next try, None when this failure is final."""

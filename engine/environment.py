@@ -8,6 +8,7 @@ this module never reads `os.environ`.
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping
 from typing import Final, assert_never
 
@@ -30,6 +31,8 @@ AMBIENT: Final = (
 
 LOCALE: Final = ("LANG", "LC_*", "TZ")
 """Passed to every node and keyed: they change what tools print and how they sort."""
+
+_VARIABLE: Final = re.compile(r"(?<![A-Za-z0-9_])[A-Z_][A-Z0-9_]{2,}(?![A-Za-z0-9_])")
 
 SHORTEST_SECRET_BYTES: Final = 6
 """Masking anything shorter would blank out ordinary text."""
@@ -103,6 +106,16 @@ class CallerEnvironment:
                 case _:
                     assert_never(value)
         return child
+
+    def find_unpassed(self, node: Node, output: str) -> str | None:
+        """The first variable that `output` speaks of and the caller has, but the node was
+        not given: probably what it missed."""
+        own = {name for name, _ in node.env}
+        given = own | self._ambient.keys() | self.passed(node).keys()
+        for name in _VARIABLE.findall(output):
+            if name in self.variables and name not in given:
+                return str(name)
+        return None
 
     def bare(self, path: str) -> dict[str, str]:
         """The environment of a tool's version command: the ambient list and the locale."""

@@ -147,6 +147,16 @@ def read_plain_file(
     return before, Digest(digest), data
 
 
+def read_end(path: str, size: int) -> str:
+    """The last `size` bytes of a file as text, empty when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read(size).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def write_new_file(path: str, data: bytes, mode: int) -> None:
     """Makes `path`, which must not exist, with these bytes and `mode` less the umask.
 

@@ -104,7 +104,9 @@ class _Program:
 
     def environ(self) -> dict[bytes, bytes]:
         # Not posix.environ: Python itself may have added LC_CTYPE to that.
-        data = self.read(posix.open("/proc/self/environ", posix.O_RDONLY))
+        file = posix.open("/proc/self/environ", posix.O_RDONLY)
+        data = self.read(file)
+        posix.close(file)
         pairs = [entry.partition(b"=") for entry in data.split(b"\0") if entry]
         return {name: value for name, _, value in pairs}
 

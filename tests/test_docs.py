@@ -8,7 +8,8 @@ In README.md and docs/*.md a fenced block
   lines, `...` within a line for any text;
 - of language `toml` without a title must at least be TOML.
 
-All blocks of a page share one folder, in order; `<!-- new folder -->` starts another.
+All blocks of a page share one folder, in order; `<!-- new folder -->` starts another, and
+`<!-- new folder, needs PROGRAM -->` one whose examples are left out where PROGRAM is missing.
 """
 
 from __future__ import annotations

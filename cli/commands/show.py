@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from assay.cli.call import Call
 from assay.cli.errors import ExitCode
-from assay.cli.history import read_settlements, reading_store, status_of
+from assay.cli.history import read_kept, read_settlements, reading_store, status_of
 from assay.cli.render.runs import describe_run, render_counts
 from assay.cli.render.tables import render_table
 from assay.cli.render.text import duration, moment, one_line, paint, signal_name
@@ -24,6 +24,7 @@ def perform(call: Call) -> int:
         status = status_of(store, row)
         settlements = list(read_settlements(store, row))
         attempts = store.attempts.of_run(row.id)
+        kept = list(read_kept(store, row))
     if call.values.flag("json"):
         described: dict[str, JsonValue] = {
             **describe_run(row, status),
@@ -32,6 +33,7 @@ def perform(call: Call) -> int:
                 for each in settlements
             ],
             "attempts": [_describe_attempt(each) for each in attempts],
+            "kept_running": [{"node": node, "pid": pid} for node, pid in kept],
         }
         call.out.write(json.dumps(described, indent=2) + "\n")
         return ExitCode.DONE
@@ -41,6 +43,9 @@ def perform(call: Call) -> int:
         call.out.write("\n" + render_table(("outcome", "node", ""), table, colour=call.out.colour))
     if attempts:
         call.out.write("\n" + _render_attempts(attempts, call.out.colour))
+    if kept:
+        table = [(node, str(pid)) for node, pid in kept]
+        call.out.write("\n" + render_table(("left running", "pid"), table, colour=call.out.colour))
     return ExitCode.DONE
 
 

@@ -182,7 +182,7 @@ def test_nested_exclusions(counted: Counted) -> None:
     counted.plan(
         {
             "a": {
-                "run": "mkdir -p d/a/b d/empty; cd d; for f in 1 a/2 a/b/3 a/b/no; do echo > $f; done",
+                "run": "mkdir -p d/a/b d/empty; cd d; touch 1 a/2 a/b/3 a/b/no",
                 "writes": writes,
             }
         }
@@ -191,10 +191,10 @@ def test_nested_exclusions(counted: Counted) -> None:
     counted.remove("d")
     assert counted.ran() == []
     assert counted.tree("d") == {
-        "1": "\n",
+        "1": "",
         "a": "folder",
         "a/b": "folder",
-        "a/b/3": "\n",
+        "a/b/3": "",
         "empty": "folder",
     }
     counted.rests()

@@ -4,7 +4,9 @@ the cache serving versions that stand nowhere any more."""
 from __future__ import annotations
 
 import pytest
-from counted import Counted, Declarations
+from counted import Counted, Declarations, warnings
+from probe import Probes
+from running import Begin
 
 FILE = "f"
 
@@ -17,7 +19,8 @@ def reader(name: str, *after: str) -> dict[str, object]:
     return {"run": f"cat f > {name}", "reads": [FILE], "writes": [name], "after": list(after)}
 
 
-UPPER = rewriter("tr a-z A-Z < f > $TMPDIR/f; cat $TMPDIR/f > f")
+UPPER_SCRIPT = "tr a-z A-Z < f > $TMPDIR/f; cat $TMPDIR/f > f"
+UPPER = rewriter(UPPER_SCRIPT)
 MARK = "grep -q END f || echo END >> f"
 
 
@@ -207,3 +210,43 @@ def test_edit_in_the_middle_of_formatters(counted: Counted) -> None:
     counted.ran()
     counted.rests()
     assert counted.trash() == {}
+
+
+def test_text_edited_before_its_turn_is_not_taken_for_what_the_run_saw(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """A rewriter works on what stands there when its turn comes, but records nothing under
+    the text the run had seen: that text is later formatted itself."""
+    counted.plan({"gate": {"run": probes.argv("gate")}, "fmt": rewriter(UPPER_SCRIPT, "gate")})
+    counted.write(FILE, "old\n")
+    run = begin()
+    gate = probes.arrive("gate")
+    counted.write(FILE, "new\n")
+    gate.exit()
+    done = run.finish()
+    assert done.code == 0, done.err
+    assert "`f` changed" in warnings(done)
+    assert counted.read(FILE) == "NEW\n"
+    counted.write(FILE, "old\n")
+    run = begin()
+    probes.arrive("gate").exit()
+    assert run.finish().outcomes["fmt"] == "built"
+    assert counted.read(FILE) == "OLD\n"
+
+
+def test_failed_rewriter_puts_back_an_edit_made_before_its_turn(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """What a failed rewriter goes over is put back as it stood when its turn came, also when
+    the store knows the older text."""
+    counted.plan(
+        {"gate": {"run": probes.argv("gate")}, "fmt": rewriter("echo half > f; exit 1", "gate")}
+    )
+    counted.write(FILE, "old\n")
+    for edit in ("old\n", "new\n"):
+        run = begin()
+        gate = probes.arrive("gate")
+        counted.write(FILE, edit)
+        gate.exit()
+        assert run.finish().code == 1
+        assert counted.read(FILE) == edit

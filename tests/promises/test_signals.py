@@ -72,8 +72,9 @@ def test_signal_to_assay_alone_reaches_the_node_once(
     assert done.events[-1]["status"] == "cancelled"
     assert "cancelled" in counted.assay("show", "last").out
     assert "Traceback" not in done.err
-    executed, done = counted.tried("a", env={"PATH": "/nowhere"})
-    assert done.named("clean") == set(), "an interrupted node's result served"
+    again = begin("a")
+    probes.arrive("a").exit(1)
+    assert again.finish().named("failed") == {"a"}, "an interrupted node's result served"
 
 
 def test_signal_to_assay_as_first_process_of_a_container(
@@ -241,7 +242,7 @@ def test_timeout_alone_is_a_failure(counted: Counted, probes: Probes) -> None:
     executed, done = counted.tried()
     assert (executed, done.code) == (["a"], 1)
     [failure] = [event for event in done.events if event["event"] == "attempt-failed"]
-    assert (failure["end"], failure["detail"]) == ("timed_out", "timed out after 0.2s")
+    assert (failure["end"], failure["detail"]) == ("timed-out", "timed out after 0.2s")
 
 
 def test_interrupt_while_waiting_for_the_next_try(
