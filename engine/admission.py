@@ -12,7 +12,7 @@ lines only and costs nothing that grows with the number of nodes waiting.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from assay.plans.model import Kind, Node
@@ -65,13 +65,14 @@ class Admission:
             line = self._lines[demand] = _Line(demand, [])
         heapq.heappush(line.waiting, (self._passes - priority, index))
 
-    def leave(self, index: int, demand: Demand) -> None:
-        """Takes a node out of line again (it was cancelled)."""
-        line = self._lines[demand]
-        line.waiting = [entry for entry in line.waiting if entry[1] != index]
-        heapq.heapify(line.waiting)
-        if not line.waiting:
-            del self._lines[demand]
+    def leave(self, indices: Collection[int]) -> None:
+        """Takes nodes out of line again (they were cancelled); those not in line are passed
+        over. One look at everything that waits, however many leave."""
+        for demand, line in list(self._lines.items()):
+            line.waiting = [entry for entry in line.waiting if entry[1] not in indices]
+            heapq.heapify(line.waiting)
+            if not line.waiting:
+                del self._lines[demand]
 
     def admit(self) -> Iterator[int]:
         """One admission pass: yields the nodes that start now, their permits taken.

@@ -187,28 +187,35 @@ def prepare_attempt(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
         if path in node.removes or matches(node.writes, path)
     }
     if rewritten and bench.blobs is not None:
-        kept = tuple(
-            (path, _keep_input(bench.root, path, bench.measurer, bench.blobs)) for path in rewritten
-        )
-        assignment.kept = tuple(item for item in kept if item[1] != ABSENT)
-        assignment.moved = tuple(path for path, state in kept if state != rewritten[path])
+        masks = assignment.spawn.masks
+        found = [
+            (path, *_keep_input(bench.root, path, bench.measurer, bench.blobs, masks))
+            for path in rewritten
+        ]
+        assignment.kept = tuple((path, state) for path, state, is_stored in found if is_stored)
+        assignment.moved = tuple(path for path, state, _ in found if state != rewritten[path])
     trashed = _clear(bench, assignment) if node.clean else {}
     _make_folders(bench.root, node)
     return trashed
 
 
-def _keep_input(root: str, path: RelPath, measurer: Measurer, blobs: Blobs) -> State:
+def _keep_input(
+    root: str, path: RelPath, measurer: Measurer, blobs: Blobs, masks: tuple[bytes, ...]
+) -> tuple[State, bool]:
     """Stores what stands at `path` now, which may be an edit made since the run looked at
-    it: the command will go over it. Raises FilesystemError."""
+    it: the command will go over it. Its state, and whether it can be put back: nothing, and
+    what holds a secret, is not stored. Raises FilesystemError."""
     for _ in range(TRIES):
         try:
             state = measurer.state_of(path)
+            if state == ABSENT or (masks and _holds_secret(root, path, state, masks)):
+                return state, False
             blobs.put_state(root, path, state)
-        except Moved:
+        except (Moved, FileNotFoundError):
             continue
         except Unmeasurable as error:
             raise FilesystemError(os.path.join(root, path), error.reason) from error
-        return state
+        return state, True
     raise FilesystemError(os.path.join(root, path), "changes while it is stored")
 
 
@@ -304,13 +311,14 @@ def _capture(bench: Bench, assignment: Assignment, executed: Executed) -> None:
     masks = assignment.spawn.masks
     executed.value = _read_result(node, temporary.result_of(assignment.folder), masks)
     blobs = bench.blobs if assignment.node.cache.enabled is not False else None
-    if masks and blobs is not None:
+    if masks:
         captured = capture_outputs(node, bench.root, bench.measurer, None)
         for path, state in captured.outputs:
-            if state.startswith(("file:", "exec:")) and _holds_secret(bench.root, path, masks):
+            if find_secret(os.fsencode(path), masks) is not None:
+                raise BrokenBoundary(("the name of a file it wrote holds a secret",))
+            if blobs is not None and _holds_secret(bench.root, path, state, masks):
                 executed.not_stored = f"`{path}` holds a secret"
                 blobs = None
-                break
     try:
         captured = capture_outputs(node, bench.root, bench.measurer, blobs)
     except StorageFull as error:
@@ -361,8 +369,15 @@ def _read_result(node: Node, path: str, masks: tuple[bytes, ...]) -> str | None:
         raise BrokenBoundary((f"its result is not JSON: {error}",)) from None
 
 
-def _holds_secret(root: str, path: RelPath, masks: tuple[bytes, ...]) -> bool:
-    with open(os.path.join(root, path), "rb") as file:
+def _holds_secret(root: str, path: RelPath, state: State, masks: tuple[bytes, ...]) -> bool:
+    """Whether what the store would keep of an output holds a secret: a file's bytes or the
+    text of a link."""
+    absolute = os.path.join(root, path)
+    if state.startswith("link:"):
+        return find_secret(os.fsencode(os.readlink(absolute)), masks) is not None
+    if not state.startswith(("file:", "exec:")):
+        return False
+    with open(absolute, "rb") as file:
         return find_secret_in(file, masks) is not None
 
 

@@ -16,9 +16,8 @@ from assay.plans.model import Entry, EntryKind, Node
 
 def claims_of(node: Node) -> Claims:
     removes = tuple(Entry(EntryKind.FILE, path) for path in node.removes)
-    return Claims(
-        writes=_present(node.writes) + removes, reads=_present(node.reads), locks=node.locks
-    )
+    # Exclusions free nothing, but tell what a path among the writes was to the node.
+    return Claims(writes=_present(node.writes) + removes, reads=node.reads, locks=node.locks)
 
 
 def find_conflict(mine: Claims, theirs: Claims) -> str | None:
@@ -28,8 +27,8 @@ def find_conflict(mine: Claims, theirs: Claims) -> str | None:
             return f"lock {name}"
     for ours, others in (
         (mine.writes, theirs.writes),
-        (mine.writes, theirs.reads),
-        (mine.reads, theirs.writes),
+        (mine.writes, _present(theirs.reads)),
+        (_present(mine.reads), theirs.writes),
     ):
         for a in ours:
             for b in others:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SPARED_SECONDS: Final = 60.0
 """Nothing younger is removed: another process may be about to need it."""
 
-_KEPT_IN_TMP: Final = frozenset({"open.lock", "check-database"})
+_KEPT_IN_TMP: Final = frozenset({"open.lock", "recovery.lock", "check-database"})
 
 
 @dataclass(frozen=True, slots=True)

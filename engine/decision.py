@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from assay.engine.environment import CallerEnvironment, Refused, project
@@ -64,6 +64,9 @@ class Execute:
     changes: tuple[Change, ...] = ()
     last: ResultRow | None = None
     expired: ResultRow | None = None
+    seen: int | None = None
+    """Journal position of the recorded result that was looked at and does not serve, 0 for
+    none: another one found there later may. None when no result would."""
 
 
 Decision = Serve | Execute
@@ -106,14 +109,14 @@ class Decider:
         """Raises Refused when the node cannot be dispatched as things stand."""
         node = self.plan.nodes[index]
         reads = self._observations.reads_of(index)
+        values = self._project(node)
         try:
-            tools = self._toolchain.identify(node)
+            tools = self._toolchain.identify(node, values)
             for path in tools.reads:
                 if path not in reads.states:
                     reads.states[path] = self._observations.state_of_tool(path)
         except Unmeasurable as error:
             raise Refused(f"uses the program `{error.path}`, which {error.reason}") from error
-        values = self._project(node)
         secrets = self._caller.secrets(node)
         keyed = {
             name: self._seal_secret(secrets[name])
@@ -157,12 +160,12 @@ class Decider:
             return Execute("asked for afresh")
         row = self._results.get(gathered.address)
         if row is None or not row.serves:
-            return self._explain(node, gathered)
+            return replace(self._explain(node, gathered), seen=0)
         if row.expires_at is not None and row.expires_at <= self._now():
-            return Execute("recorded result expired", expired=row)
+            return Execute("recorded result expired", expired=row, seen=row.journal_seq)
         returned = self._find_returned(node, gathered)
         if returned is not None:
-            return Execute(f"`{returned}` is back")
+            return Execute(f"`{returned}` is back", seen=row.journal_seq)
         outputs = [item for item in row.outputs if not is_rewritten_later(item[0])]
         differences = find_differences(outputs, self._measurer)
         if any(entry.kind is not EntryKind.FILE for entry in node.writes):

@@ -115,14 +115,17 @@ class Dispatch:
                 continue
             try:
                 taken = self._host.try_take(name, amount, total)
-            except UnsafeFolder as error:
-                self._restoring.fail_queued(index, str(error))
+            except (UnsafeFolder, OSError) as error:
+                self._restoring.fail_queued(
+                    index, f"needs the resource `{name}` of this machine: {error}"
+                )
                 taken = None
             else:
                 if taken is None:
                     del self._run.queued[index]
                     self.awaits_host.add(index)
-                    self._run.graph.move(index, NodeState.READY)
+                    if not self._run.graph.is_settled(index):
+                        self._run.graph.move(index, NodeState.READY)
                     self._poll_later()
             if taken is None:
                 for other in held:
@@ -177,6 +180,15 @@ class Dispatch:
 
         self._run.workers.submit(lambda: carry_out(self._run.bench, assignment, started))
 
+    def decide_again(self, assignment: Assignment) -> None:
+        """Another run was faster: nothing is held, and its result may serve."""
+        index = assignment.index
+        self._run.admission.give_back(demand_of(assignment.node))
+        self.release_host(assignment.row.id)
+        del self._run.queued[index]
+        self._run.graph.move(index, NodeState.READY)
+        self._run.ready.append(index)
+
     def hold_for_other(self, index: int, item: Assignment | RestoreJob, conflict: Blocked) -> None:
         """Another run executes something that overlaps: wait without holding anything."""
         node = self._run.plan.nodes[index]
@@ -220,8 +232,12 @@ class Dispatch:
     def _poll(self) -> None:
         """Looks again at nodes that wait for another run or a resource of the machine."""
         self._polls = False
-        self._run.ready.extend(sorted(self.awaits_host))
-        self.awaits_host.clear()
+        awaiting, self.awaits_host = sorted(self.awaits_host), set()
+        for index in awaiting:
+            if self._run.graph.is_settled(index):
+                self._restoring.rerun(index)
+            else:
+                self._run.ready.append(index)
         if self._run.neighbours.has_dead():
             for text in recovery.recover(
                 self._run.store, self._run.measurer, self._run.blobs, self._run.clock
@@ -233,15 +249,11 @@ class Dispatch:
                 continue
             del self.blocked[index]
             if self._run.graph.is_settled(index):
-                self._retry_repair(index)
+                self._restoring.release_readers(index, is_repaired=False)
             else:
                 self._run.ready.append(index)
         if self.blocked:
             self._poll_later()
-
-    def _retry_repair(self, producer: int) -> None:
-        """A repair that waited for another run: its readers look at their inputs afresh."""
-        self._restoring.release_readers(producer)
 
     def _time_out(self, assignment: Assignment) -> None:
         if assignment.row.id in self.running and assignment.interrupted is None:

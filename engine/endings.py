@@ -54,6 +54,8 @@ class Endings:
         self._settlement = settlement
         self._restoring = restoring
         self._dispatch = dispatch
+        self._backing_off: dict[int, Executed] = {}
+        """The failed try of each node that is to be tried again."""
 
     def end_attempt(self, executed: Executed) -> None:
         assignment = executed.assignment
@@ -87,7 +89,7 @@ class Endings:
                 now,
             ),
         )
-        if executed.left_behind and not keeps:
+        if executed.left_behind and not keeps and assignment.interrupted is None:
             count = len(executed.left_behind)
             self._run.warn(
                 f"ended {count} process{'es' if count > 1 else ''} it left behind", node.name
@@ -256,6 +258,7 @@ class Endings:
             self._settlement.fail_settled(index, executed.detail, executed)
             return
         self._run.graph.move(index, NodeState.BACKING_OFF)
+        self._backing_off[index] = executed
         queued = Queued(assignment.gathered, f"retry after {executed.end.value}")
         self._run.after(retry_in, lambda: self._try_again(index, queued))
 
@@ -285,9 +288,15 @@ class Endings:
             return None
         return min(retry.max_backoff_seconds, retry.backoff_seconds * retry.factor ** (number - 1))
 
+    def give_up(self, index: int) -> None:
+        """Ends a node that was to be tried again and is not: its last try counts."""
+        executed = self._backing_off.pop(index)
+        self._settlement.fail_settled(index, executed.detail, executed)
+
     def _try_again(self, index: int, queued: Queued) -> None:
         if self._run.graph.is_settled(index):
-            return  # cancelled meanwhile
+            return  # ended meanwhile
+        del self._backing_off[index]
         self._run.graph.move(index, NodeState.QUEUED)
         self._run.queued[index] = queued
         node = self._run.plan.nodes[index]

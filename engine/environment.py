@@ -8,6 +8,7 @@ this module never reads `os.environ`.
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from collections.abc import Mapping
 from typing import Final, assert_never
@@ -61,12 +62,23 @@ class CallerEnvironment:
             return {name: value for name, value in found.items() if name not in own}
         return found
 
-    def search_path(self, node: Node) -> str:
-        """The PATH the node's command is looked up in."""
+    def search_path(self, node: Node, values: Mapping[str, JsonValue]) -> str:
+        """The PATH the node's command is looked up in; `values` as `for_child` takes them."""
+        path = self.variables.get("PATH")
         for name, value in node.env:
-            if name == "PATH" and isinstance(value, Plain):
-                return value.value
-        return self.variables.get("PATH", "/usr/bin:/bin")
+            if name != "PATH":
+                continue
+            match value:
+                case Plain():
+                    path = value.value
+                case Secret():
+                    path = self.variables.get(value.name)
+                case ValueRef():
+                    exported = values[name]
+                    path = None if exported is None else export_value(exported)
+                case _:
+                    assert_never(value)
+        return os.defpath if path is None else path
 
     def secrets(self, node: Node) -> dict[str, str]:
         """Variable to secret value. Raises Refused for one that is unset or too short."""

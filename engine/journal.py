@@ -53,8 +53,9 @@ class Fact(StrEnum):
     ATTEMPT_BEGUN = "attempt-begun"
     """attempt, number, action_key, reason, argv, workdir, log, temp"""
     ATTEMPT_SETTLED = "attempt-settled"
-    """attempt, number, end, exit_code, signal, detail, duration_seconds, left_behind (pids),
-    put_back (inputs it may have rewritten); by recovery also ended (pids)"""
+    """attempt, number, end, exit_code, signal, detail, duration_seconds, left_behind (pids of
+    processes that were ended), kept_running (pids of those left alive), put_back (inputs it
+    may have rewritten); by recovery also ended (pids)"""
     READS_MOVED = "reads-moved"
     """attempt, paths: changed while it ran, so its result is not cached"""
     RESULT_RECORDED = "result-recorded"

@@ -171,7 +171,9 @@ class Observations:
         self._unmeasurable.update(unmeasurable)
 
     def record(self, index: int, outputs: tuple[tuple[RelPath, State], ...]) -> None:
-        """Node `index` settled, leaving `outputs`."""
+        """Node `index` settled, leaving `outputs`, or ran once more for who reads them."""
+        if index in self._produced:
+            self._resolved.clear()
         self._produced[index] = outputs
         self._current.update(outputs)
         for path in self._plan.nodes[index].removes:

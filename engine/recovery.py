@@ -10,29 +10,40 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from assay.engine import temporary
+from assay.engine import lock_files, temporary
 from assay.engine.attempts import AttemptRow
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs
 from assay.engine.clock import Clock
 from assay.engine.filesystem import FilesystemError
 from assay.engine.identity import this_owner
 from assay.engine.journal import Fact
-from assay.engine.materialize import CannotRestore, restore
+from assay.engine.materialize import CannotRestore, Restored, restore
 from assay.engine.measuring import Measurer
 from assay.engine.orphans import Trace, end_survivors, find_all_survivors
 from assay.engine.runs import LostFence, RunRow
-from assay.engine.states import ABSENT, FOLDER, AttemptEnd, RunStatus
+from assay.engine.states import AttemptEnd, AttemptId, RunStatus, stored_digest
 from assay.engine.store import Store
 from assay.plans.entries import matches
+from assay.plans.model import RelPath
 
 
 def recover(store: Store, measurer: Measurer, blobs: Blobs, clock: Clock) -> tuple[str, ...]:
-    """Deals with every run whose owner is gone; sentences that tell the user."""
+    """Deals with every run whose owner is gone; sentences that tell the user.
+
+    One process at a time: another that begins meanwhile waits, so that it neither looks at
+    a half rewritten input nor puts one back that has gone on since.
+    """
+    if not _find_dead(store):
+        return ()
     told: list[str] = []
-    for run in store.runs.unsettled():
-        if not store.runs.is_alive(run.id):
+    with lock_files.wait_for(os.path.join(store.tmp, "recovery.lock")):
+        for run in _find_dead(store):
             told.extend(_recover_run(store, measurer, blobs, clock, run))
     return tuple(told)
+
+
+def _find_dead(store: Store) -> list[RunRow]:
+    return [run for run in store.runs.unsettled() if not store.runs.is_alive(run.id)]
 
 
 def _recover_run(
@@ -46,12 +57,19 @@ def _recover_run(
     if ended:
         for trace in traces:
             end_survivors(trace.attempt, trace.lease, trace.session)
-    put_back: list[str] = []
+    put_back: dict[AttemptId, tuple[RelPath, ...]] = {}
     for row in attempts:
-        put_back.extend(_put_back(store, measurer, blobs, row))
+        try:
+            restored = _put_back(store, measurer, blobs, row)
+        except (BlobMissing, BlobCorrupt, CannotRestore, FilesystemError) as error:
+            told.append(f"what `{row.node}` may have half rewritten cannot be put back: {error}")
+        else:
+            put_back[row.id] = restored.put_back
+            told.extend(f"what stood at `{path}` is in {to}" for path, to in restored.trashed)
         if row.temp:
             temporary.remove(row.temp)
-    # Another assay may be doing the same: the fence lets one of the two record it.
+    # On another host another assay may be doing the same: the fence lets one of the two
+    # record it.
     with suppress(LostFence), store.transaction():
         fence = store.runs.claim(run.id, run.fence, this_owner())
         for number, row in enumerate(attempts, 1):
@@ -68,7 +86,7 @@ def _recover_run(
                     "attempt": row.id,
                     "end": AttemptEnd.LOST.value,
                     "ended": list(survivors.get(row.id, ())),
-                    "put_back": put_back,
+                    "put_back": list(put_back.get(row.id, ())),
                 },
             )
         store.runs.settle(run.id, fence, RunStatus.INTERRUPTED, {})
@@ -87,39 +105,33 @@ def _recover_run(
     text = f"run {run.id} was interrupted: its assay (pid {run.owner.pid}) is gone"
     if ended:
         text += f"; ended what it left running (pid {', '.join(map(str, ended))})"
-    told.append(text)
-    if put_back:
-        told.append("put back what it may have half rewritten: " + ", ".join(put_back))
-    return told
+    names = ", ".join(f"`{path}`" for paths in put_back.values() for path in paths)
+    if names:
+        told.insert(0, f"put back what it may have half rewritten: {names}")
+    return [text, *told]
 
 
-def _put_back(store: Store, measurer: Measurer, blobs: Blobs, row: AttemptRow) -> list[str]:
+def _put_back(store: Store, measurer: Measurer, blobs: Blobs, row: AttemptRow) -> Restored:
     """The files this attempt both read and wrote, as they stood before it. What stands
     there instead may be an edit of the user's since: it goes to the trash."""
+    # What is not in the store was not kept: the command was not started, or it held a secret.
     kept = [
         (path, state)
         for path, state in row.before.items()
-        if state not in (ABSENT, FOLDER) and matches(row.claims.reads, path)
+        if matches(row.claims.reads, path)
+        and (digest := stored_digest(state)) is not None
+        and blobs.has(digest)
     ]
-    if not kept:
-        return []
-    try:
-        restored = restore(
-            store.root,
-            kept,
-            (),
-            measurer=measurer,
-            blobs=blobs,
-            staging=os.path.join(store.tmp, f"{row.id}.stage"),
-            trash=os.path.join(store.trash, row.id),
-            knows=lambda path, state: False,
-        )
-    except (BlobMissing, BlobCorrupt):
-        # Nothing was stored, so the command was not started: the file is as it was.
-        return []
-    except (CannotRestore, FilesystemError) as error:
-        return [f"not possible: {error}"]
-    return [f"`{path}`" for path in restored.put_back]
+    return restore(
+        store.root,
+        kept,
+        (),
+        measurer=measurer,
+        blobs=blobs,
+        staging=os.path.join(store.tmp, f"{row.id}.stage"),
+        trash=os.path.join(store.trash, row.id),
+        knows=lambda path, state: False,
+    )
 
 
 def _trace_of(store: Store, row: AttemptRow) -> Trace:

@@ -7,7 +7,7 @@ What the store cannot give back is executed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,7 +63,8 @@ class RestoreReport:
     restoring: RestoreJob
     restored: Restored | None
     broken: str | None
-    """Why the store could not give them back."""
+    """Why the store could not give them back; None also for a restore that did not begin,
+    because the run was cancelled."""
 
 
 def knows_all(_path: RelPath, _state: State) -> bool:
@@ -80,7 +81,10 @@ class Restoring:
         self.to_restore: list[RestoreJob] = []
         self.restoring: dict[AttemptId, RestoreJob] = {}
         self._repairs: dict[int, list[int]] = {}
-        """Settled producer that runs again -> readers that wait for it."""
+        """Settled producer whose outputs are put back or made again -> who waits for it:
+        nodes that were about to start, settled producers among them."""
+        self._pending_reruns: dict[int, int] = {}
+        """Settled producer that must run again -> how many repairs it waits for itself."""
         self._repair_counts: dict[int, int] = {}
 
     def is_rewritten_later(self, index: int, path: RelPath) -> bool:
@@ -139,6 +143,8 @@ class Restoring:
         """Worker thread: stages, verifies and swaps."""
         node = self._run.plan.nodes[item.index]
         serves = item.serve is not None
+        if serves and self._run.stopping:
+            return RestoreReport(item, None, None)
         try:
             with KnownOutputs(self._run.store) as known:
                 restored = restore(
@@ -181,13 +187,17 @@ class Restoring:
         del self.restoring[item.row.id]
         now = self._run.clock.now()
         if restored is None:
-            detail = message.broken or ""
+            broken = message.broken
+            end = AttemptEnd.CANCELLED if broken is None else AttemptEnd.BROKE_BOUNDARY
             self._run.ledger.write(
                 lambda: self._run.store.attempts.settle(
-                    item.row.id, AttemptEnd.BROKE_BOUNDARY, None, None, detail, now
+                    item.row.id, end, None, None, broken or "", now
                 )
             )
-            self._restore_failed(item, detail)
+            if broken is None:
+                self._settlement.settle_unstarted(index)
+            else:
+                self._restore_failed(item, broken)
             return
         self._run.ledger.write(
             lambda: self._run.store.attempts.settle(
@@ -219,7 +229,7 @@ class Restoring:
         """A recorded result whose blobs are gone or damaged is a miss, never an empty hit."""
         node = self._run.plan.nodes[item.index]
         if item.serve is None:
-            self._rerun_for_readers(item.index)
+            self.rerun(item.index)
             return
         row = item.serve.row
         self._run.ledger.note(
@@ -238,6 +248,9 @@ class Restoring:
             self._settlement.fail_settled(
                 item.index, f"its recorded result cannot be restored: {why}"
             )
+            return
+        if not self._settlement.may_start(item.index):
+            self._settlement.settle_unstarted(item.index)
             return
         self._run.warn(f"its recorded result cannot be restored ({why}): executed again", node.name)
         assert item.gathered is not None
@@ -266,7 +279,10 @@ class Restoring:
         for path, state in expected:
             if path in wanted:
                 writers = [
-                    w for w in self._run.observations.writers(path) if self._run.graph.is_settled(w)
+                    w
+                    for w in self._run.observations.writers(path)
+                    # A template tells of what its instances made; they make it again.
+                    if self._run.graph.is_settled(w) and self._run.plan.nodes[w].command is not None
                 ]
                 owner = next(
                     (
@@ -278,8 +294,11 @@ class Restoring:
                 )
                 producers.setdefault(owner, []).append((path, state))
         del self._run.queued[index]
-        self._run.graph.move(index, NodeState.READY)
-        self._run.graph.wait_again(index, len(producers))
+        if self._run.graph.is_settled(index):
+            self._pending_reruns[index] = len(producers)
+        else:
+            self._run.graph.move(index, NodeState.READY)
+            self._run.graph.wait_again(index, len(producers))
         for producer, outputs in producers.items():
             readers = self._repairs.setdefault(producer, [])
             readers.append(index)
@@ -292,8 +311,11 @@ class Restoring:
             )
         return False
 
-    def _rerun_for_readers(self, producer: int) -> None:
-        """What readers of `producer` need is not in the store: it runs once more."""
+    def rerun(self, producer: int) -> None:
+        """What others read of a settled `producer` is not in the store: it runs once more,
+        unless nobody waits for it any longer."""
+        if producer not in self._repairs:
+            return
         node = self._run.plan.nodes[producer]
         try:
             gathered = self._run.decider.gather(producer)
@@ -303,20 +325,61 @@ class Restoring:
         self._run.queued[producer] = Queued(gathered, "its outputs are gone")
         self._run.admission.enter(producer, node.priority, demand_of(node))
 
-    def release_readers(self, producer: int) -> None:
+    def release_readers(self, producer: int, *, is_repaired: bool = True) -> None:
+        """Who waited for `producer` looks at its inputs afresh. Not repaired: nothing was
+        done, and it counts as no attempt at it."""
         for reader in self._repairs.pop(producer, ()):
-            if not self._run.graph.is_settled(reader) and self._run.graph.release(reader):
+            if not is_repaired:
+                self._repair_counts[reader] -= 1
+            if reader in self._pending_reruns:
+                self._pending_reruns[reader] -= 1
+                if not self._pending_reruns[reader]:
+                    del self._pending_reruns[reader]
+                    self.rerun(reader)
+            elif not self._run.graph.is_settled(reader) and self._run.graph.release(reader):
                 self._run.ready.append(reader)
 
     def fail_readers(self, producer: int, why: str) -> None:
-        name = self._run.plan.nodes[producer].name
-        for reader in self._repairs.pop(producer, ()):
-            if not self._run.graph.is_settled(reader):
-                self._settlement.settle(
-                    reader,
-                    Outcome.FAILED,
-                    detail=f"what `{name}` wrote is gone and cannot be made again: {why}",
-                )
+        """What `producer` wrote cannot be had: who waits for it fails, and who waits for that."""
+        open_ends = [producer]
+        while open_ends:
+            failed = open_ends.pop()
+            name = self._run.plan.nodes[failed].name
+            for reader in self._repairs.pop(failed, ()):
+                if self._pending_reruns.pop(reader, None) is not None:
+                    open_ends.append(reader)
+                elif not self._run.graph.is_settled(reader):
+                    self._settlement.settle(
+                        reader,
+                        Outcome.FAILED,
+                        detail=f"what `{name}` wrote is gone and cannot be made again: {why}",
+                    )
+
+    def drop(self, ended: Collection[int]) -> None:
+        """Forgets restores of nodes that ended before they began, and repairs that nobody
+        waits for any more."""
+        awaited: dict[int, list[int]] = {}
+        for producer, readers in self._repairs.items():
+            for reader in readers:
+                awaited.setdefault(reader, []).append(producer)
+        wanted: set[int] = set()
+        open_ends = [reader for reader in awaited if not self._run.graph.is_settled(reader)]
+        while open_ends:
+            for producer in awaited.get(open_ends.pop(), ()):
+                if producer not in wanted:
+                    wanted.add(producer)
+                    open_ends.append(producer)
+        unwanted = self._repairs.keys() - wanted
+        for producer in unwanted:
+            del self._repairs[producer]
+            self._pending_reruns.pop(producer, None)
+            self._run.queued.pop(producer, None)
+        self._run.admission.leave(unwanted)
+        self.to_restore = [
+            item
+            for item in self.to_restore
+            if item.index not in (ended if item.serve is not None else unwanted)
+        ]
 
     def fail_queued(self, index: int, detail: str) -> None:
         """A node that was admitted turns out not to be startable."""

@@ -101,6 +101,13 @@ class Results:
         row = self._database.query_one(f"{_SELECT} WHERE address = ?", (to_column(address),))
         return None if row is None else self._open(row)
 
+    def find_standing(self, address: str) -> int:
+        """Journal position of the result that serves under this address, 0 for none."""
+        row = self._database.query_one(
+            "SELECT journal_seq FROM results WHERE address = ? AND serves", (to_column(address),)
+        )
+        return 0 if row is None else int(row[0])
+
     def get_many(self, addresses: Iterable[str]) -> dict[str, ResultRow]:
         """The results under those of the addresses that have one; as `get` does."""
         rows = self._database.query(

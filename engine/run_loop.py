@@ -269,15 +269,19 @@ class RunLoop:
         begun: list[Assignment] = []
         restored: list[RestoreJob] = []
         blocked: list[tuple[int, Assignment | RestoreJob, Blocked]] = []
+        overtaken: list[Assignment] = []
 
         def begin() -> None:
+            overtaken.clear()
             begun.clear()
             restored.clear()
             blocked.clear()
             others = self._run.neighbours.others() if starting or restoring else []
             for assignment in starting:
                 conflict = self._run.neighbours.find_blocking(assignment.row.claims, others)
-                if conflict is None:
+                if conflict is None and self._is_overtaken(assignment):
+                    overtaken.append(assignment)
+                elif conflict is None:
                     self._run.store.attempts.begin(assignment.row)
                     self._note_begun(assignment)
                     begun.append(assignment)
@@ -301,11 +305,20 @@ class RunLoop:
         self._run.ledger.commit(begin if needs_begin else None)
         for index, item, conflict in blocked:
             self._dispatch.hold_for_other(index, item, conflict)
+        for assignment in overtaken:
+            self._dispatch.decide_again(assignment)
         for assignment in begun:
             self._dispatch.start(assignment)
         for item in restored:
             self._restoring.restoring[item.row.id] = item
             self._run.workers.submit(partial(self._restoring.restore, item))
+
+    def _is_overtaken(self, assignment: Assignment) -> bool:
+        """Whether another run has recorded a result for the node since it was decided that it
+        must execute."""
+        seen = self._run.queued[assignment.index].seen
+        address = assignment.gathered.address
+        return seen is not None and self._run.store.results.find_standing(address) not in {0, seen}
 
     def _note_begun(self, assignment: Assignment) -> None:
         row = assignment.row
@@ -336,8 +349,8 @@ class RunLoop:
     def _take_up(self, index: int) -> None:
         node = self._run.plan.nodes[index]
         verdict = self._run.graph.verdict(index)
-        if self._run.stopping and (node.when is not When.ALWAYS or self._run.killing):
-            self._settlement.settle(index, Outcome.CANCELLED, detail="the run was cancelled")
+        if self._run.stopping and not self._settlement.may_start(index):
+            self._settlement.settle_unstarted(index)
             return
         if verdict is Verdict.SKIP:
             self._settlement.skip(index)
@@ -345,10 +358,8 @@ class RunLoop:
         if verdict is Verdict.NOT_NEEDED:
             self._settlement.settle(index, Outcome.SKIPPED, detail="not needed", not_needed=True)
             return
-        if self._run.stopped_by is not None and node.when is When.SUCCESS:
-            self._settlement.settle(
-                index, Outcome.SKIPPED, detail=f"not started: `{self._run.stopped_by}` failed"
-            )
+        if not self._settlement.may_start(index):
+            self._settlement.settle_unstarted(index)
             return
         if node.kind is Kind.TEMPLATE and index not in self._run.instances:
             self._expand(index)
@@ -378,7 +389,7 @@ class RunLoop:
                 {"key": gathered.key, "recorded_by": decision.expired.run},
             )
         self._run.graph.move(index, NodeState.QUEUED)
-        self._run.queued[index] = Queued(gathered, decision.reason)
+        self._run.queued[index] = Queued(gathered, decision.reason, decision.seen)
         self._run.admission.enter(index, node.priority, demand_of(node))
 
     def _expand(self, index: int) -> None:
@@ -478,32 +489,23 @@ class RunLoop:
 
     def _settle_unstarted(self) -> None:
         """Nothing new starts: what has not begun ends here, handlers aside."""
+        restoring = {item.index for item in self._restoring.restoring.values()}
+        ended: set[int] = set()
         for index in self._run.graph.unsettled():
-            node = self._run.plan.nodes[index]
             state = self._run.graph.state(index)
-            handles = node.when is When.ALWAYS or (
-                not self._run.stopping and node.when is When.FAILURE
-            )
-            if (handles and not self._run.killing) or state is NodeState.RUNNING:
+            is_under_way = state is NodeState.RUNNING or index in restoring
+            if is_under_way or self._settlement.may_start(index):
                 continue
-            if any(item.index == index for item in self._restoring.restoring.values()):
-                continue
-            if node.command is None and not self._run.stopping:
-                continue  # a group tells of what it follows
-            if index in self._run.queued:
-                del self._run.queued[index]
-                self._run.admission.leave(index, demand_of(node))
-            self._restoring.to_restore = [
-                item for item in self._restoring.to_restore if item.index != index
-            ]
+            ended.add(index)
+            self._run.queued.pop(index, None)
             self._dispatch.blocked.pop(index, None)
             self._dispatch.awaits_host.discard(index)
-            if self._run.stopping:
-                self._settlement.settle(index, Outcome.CANCELLED, detail="the run was cancelled")
+            if state is NodeState.BACKING_OFF and not self._run.stopping:
+                self._endings.give_up(index)
             else:
-                self._settlement.settle(
-                    index, Outcome.SKIPPED, detail=f"not started: `{self._run.stopped_by}` failed"
-                )
+                self._settlement.settle_unstarted(index)
+        self._run.admission.leave(ended)
+        self._restoring.drop(ended)
 
     def _certify(self) -> tuple[str, bytes] | None:
         """What lets the next run with nothing to do say so at once."""

@@ -58,6 +58,8 @@ class Queued:
 
     gathered: Gathered
     reason: str
+    seen: int | None = None
+    """As `Execute.seen`."""
 
 
 def _find_parent(request: RunRequest) -> AttemptId | None:

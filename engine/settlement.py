@@ -28,7 +28,9 @@ from assay.engine.states import (
 )
 from assay.plans.canonical import JsonValue, canonical_json
 from assay.plans.model import (
+    Kind,
     NodeName,
+    When,
 )
 
 
@@ -85,6 +87,26 @@ class Settlement:
             and self._run.stopped_by is None
         ):
             self._run.stopped_by = node.name
+
+    def may_start(self, index: int) -> bool:
+        """Whether a node that has not begun still may. A cancelled run begins teardown only,
+        until it is killed; one that fails fast also what handles failures, and groups go on
+        to tell of what they follow."""
+        node = self._run.plan.nodes[index]
+        if self._run.stopping:
+            return node.when is When.ALWAYS and not self._run.killing
+        is_group = node.command is None and (
+            node.kind is not Kind.TEMPLATE or index in self._run.instances
+        )
+        return self._run.stopped_by is None or node.when is not When.SUCCESS or is_group
+
+    def settle_unstarted(self, index: int) -> None:
+        """Ends a node that may not start any more."""
+        if self._run.stopping:
+            self.settle(index, Outcome.CANCELLED, detail="the run was cancelled")
+        else:
+            detail = f"not started: `{self._run.stopped_by}` failed"
+            self.settle(index, Outcome.SKIPPED, detail=detail)
 
     def fail_settled(self, index: int, detail: str, executed: Executed | None = None) -> None:
         """Ends a node without success: CANCELLED when that is how its attempt ended."""

@@ -16,6 +16,7 @@ from typing import Final, assert_never
 from assay.engine.environment import CallerEnvironment
 from assay.engine.measuring import Measurer
 from assay.engine.program_lookup import find_program
+from assay.plans.canonical import JsonValue
 from assay.plans.model import Argv, Digest, Node, RelPath, Script
 
 MISSING: Final = "missing"
@@ -53,7 +54,8 @@ class Toolchain:
         self._found: dict[tuple[str, str, str], str | None] = {}
         self.digests: dict[str, Digest] = {}
         """Absolute path to content, for every tool outside the workspace."""
-        self._printed: dict[tuple[tuple[str, ...], str], str] = {}
+        self._printed: dict[tuple[str | None, tuple[str, ...], str], str] = {}
+        """By the program that was found, the command and its PATH."""
 
     @property
     def lookups(self) -> dict[tuple[str, str, str], str | None]:
@@ -64,11 +66,12 @@ class Toolchain:
     def ran_version_commands(self) -> bool:
         return bool(self._printed)
 
-    def identify(self, node: Node) -> Toolset:
-        """What of the node's tools is in its key."""
+    def identify(self, node: Node, values: Mapping[str, JsonValue]) -> Toolset:
+        """What of the node's tools is in its key; `values` are what its environment takes
+        from other nodes."""
         keyed: dict[str, str] = {}
         reads: list[RelPath] = []
-        path = self._caller.search_path(node)
+        path = self._caller.search_path(node, values)
         match node.command:
             case Argv():
                 first = node.command.argv[0]
@@ -106,9 +109,9 @@ class Toolchain:
         return None
 
     def _version(self, command: tuple[str, ...], path: str, node: Node) -> str:
-        key = (command, path)
+        program = self.find(command[0], path, node.workdir)
+        key = (program, command, path)
         if key not in self._printed:
-            program = self.find(command[0], path, node.workdir)
             if program is None:
                 self._printed[key] = MISSING
             else:

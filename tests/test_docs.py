@@ -44,22 +44,31 @@ class Block:
     line: int
 
 
-def blocks(page: Path) -> Iterator[list[Block]]:
-    """The fenced blocks of a page, one list per folder."""
-    scene: list[Block] = []
+@dataclass(frozen=True)
+class Scene:
+    """The blocks of a page that share a folder; `needs` is a program they cannot do without."""
+
+    blocks: list[Block]
+    needs: str | None = None
+
+
+def scenes_of(page: Path) -> Iterator[Scene]:
+    scene = Scene([])
     opened: tuple[str, int] | None = None
     body: list[str] = []
     for number, line in enumerate(page.read_text().splitlines(), 1):
-        if opened is None and line.strip() == "<!-- new folder -->":
+        fresh = re.fullmatch(r"<!-- new folder(?:, needs (\w+))? -->", line)
+        if opened is None and fresh:
             yield scene
-            scene = []
+            scene = Scene([], fresh[1])
         elif line.startswith("```"):
             if opened is None:
                 opened, body = (line[3:], number), []
             else:
                 language, _, rest = opened[0].partition(" ")
                 title = rest.strip().removeprefix("title=") or None
-                scene.append(Block(language, title, "".join(f"{b}\n" for b in body), opened[1]))
+                text = "".join(f"{line}\n" for line in body)
+                scene.blocks.append(Block(language, title, text, opened[1]))
                 opened = None
         elif opened is not None:
             body.append(line)
@@ -67,11 +76,14 @@ def blocks(page: Path) -> Iterator[list[Block]]:
     yield scene
 
 
-def scenes() -> Iterator[object]:
+def examples() -> Iterator[object]:
     for page in PAGES:
-        for scene in blocks(page):
-            if any(block.language == "console" for block in scene):
-                yield pytest.param(page, scene, id=f"{page.name}:{scene[0].line}")
+        for scene in scenes_of(page):
+            if any(block.language == "console" for block in scene.blocks):
+                missing = scene.needs is not None and shutil.which(scene.needs) is None
+                skip = pytest.mark.skipif(missing, reason=f"needs {scene.needs}")
+                name = f"{page.name}:{scene.blocks[0].line}"
+                yield pytest.param(page, scene, id=name, marks=skip)
 
 
 def commands(block: Block) -> Iterator[tuple[int, str, str]]:
@@ -93,13 +105,13 @@ def pattern(expected: str) -> str:
     )
 
 
-@pytest.mark.parametrize(("page", "scene"), list(scenes()))
-def test_examples_do_what_the_page_says(page: Path, scene: list[Block], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "scene"), list(examples()))
+def test_examples_do_what_the_page_says(page: Path, scene: Scene, tmp_path: Path) -> None:
     """Each command of a page prints what the page shows, in the order of the page."""
     folder = tmp_path / "project"
     folder.mkdir()
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    for block in scene:
+    for block in scene.blocks:
         if block.title is not None:
             target = folder / block.title
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -139,8 +151,8 @@ def test_the_example_of_the_readme(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_toml_of_the_pages_parses(page: Path) -> None:
     """Every TOML block, fragments included, is TOML."""
-    for scene in blocks(page):
-        for block in scene:
+    for scene in scenes_of(page):
+        for block in scene.blocks:
             if block.language == "toml":
                 tomllib.loads(block.text)
 

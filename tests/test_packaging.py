@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+IN_CI = "CI" in os.environ
+"""Asked when the file is imported: tests themselves do not see this variable."""
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +84,16 @@ def test_the_installed_program_runs(installed: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out").read_text() == "hello\n"
+
+
+@pytest.mark.skipif(not IN_CI, reason="developers test an editable installation")
+def test_ci_tests_what_is_installed() -> None:
+    """In CI `assay` is what pip installed, not the folders of the checkout."""
+    import assay.cli
+    import assay.engine
+    import assay.plans
+
+    installed = Path(sysconfig.get_path("purelib")).resolve()
+    for part in (assay.cli, assay.engine, assay.plans):
+        assert part.__file__ is not None
+        assert Path(part.__file__).resolve().is_relative_to(installed)

@@ -197,7 +197,7 @@ class LinesRenderer:
 
     def _tell_warning(self, event: Warned) -> None:
         text = one_line(event.text)
-        if event.node is not None and event.node not in event.text:
+        if event.node is not None and f"`{event.node}`" not in event.text:
             text = f"Node `{one_line(event.node)}`: {text}"
         self._write(f"{self._paint('warning:', 'warning')} {text}\n")
 

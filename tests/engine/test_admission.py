@@ -106,14 +106,14 @@ def test_agents_are_a_subset_of_steps() -> None:
 
 
 def test_a_node_that_left_the_line_does_not_start() -> None:
-    """Cancelled while it waited."""
+    """Cancelled while it waited; who is in no line is passed over."""
     admission = Admission(1, 1, {})
     admission.enter(0, 0, STEP)
     admission.enter(1, 0, STEP)
-    admission.leave(0, STEP)
+    admission.leave({0, 7})
     assert list(admission.admit()) == [1]
     admission.enter(2, 0, locks("a"))
-    admission.leave(2, locks("a"))
+    admission.leave({2})
     admission.give_back(STEP)
     assert list(admission.admit()) == []
 

@@ -26,6 +26,8 @@ def claims(writes: str = "", reads: str = "", locks: str = "") -> Claims:
         (claims("o"), claims(reads="o"), "o"),
         (claims(reads="src/**"), claims("src/a"), "src/a"),
         (claims(reads="o"), claims(reads="o"), None),
+        (claims(reads="d/* !d/o"), claims("d/o"), "d/o"),
+        (claims(reads="o !d/o"), claims("d/o"), None),
         (claims("o"), claims("p", "q"), None),
         (claims(locks="db"), claims(locks="db x"), "lock db"),
         (claims(locks="db"), claims(locks="x"), None),

@@ -66,9 +66,7 @@ def test_every_failure_is_named_at_the_end(
     assert "1 built, 2 failed in " in err.splitlines()[-1]
 
 
-def test_fail_fast_lets_running_nodes_end(
-    counted: Counted, probes: Probes, begin: Begin
-) -> None:
+def test_fail_fast_lets_running_nodes_end(counted: Counted, probes: Probes, begin: Begin) -> None:
     """C42: after a failure nothing new starts, what runs may end, and its result is kept."""
     counted.plan(
         {
@@ -124,8 +122,10 @@ def test_two_owners_of_a_path_are_refused(
     counted: Counted, first: str, second: str, path: str
 ) -> None:
     """C43: overlapping writes are an error of the plan that names both nodes and the path."""
-    counted.plan({"one": {"run": "true", "writes": [first]}}, tail=f'[nodes.two]\n'
-                 f'run = "true"\nwrites = ["{second}"]')
+    counted.plan(
+        {"one": {"run": "true", "writes": [first]}},
+        tail=f'[nodes.two]\nrun = "true"\nwrites = ["{second}"]',
+    )
     executed, done = counted.tried()
     assert (executed, done.code) == ([], 2)
     assert "`one`" in done.err
@@ -148,9 +148,7 @@ def test_success_without_the_declared_outputs_fails(
 ) -> None:
     """C45: exit 0 without what was declared is a failure that names it; nothing is recorded,
     dependents do not run, and the next run executes it again."""
-    counted.plan(
-        {"a": {"run": script, "writes": writes}, "b": {"run": "true", "after": ["a"]}}
-    )
+    counted.plan({"a": {"run": script, "writes": writes}, "b": {"run": "true", "after": ["a"]}})
     for _ in range(2):
         executed, done = counted.tried()
         assert (executed, done.code) == (["a"], 1)
@@ -226,7 +224,9 @@ def test_order_in_the_file_means_nothing(counted: Counted) -> None:
 def test_evidence_of_a_failure_is_kept(counted: Counted) -> None:
     """C54: what a failed node printed can be read later, and what it left half-done goes to
     the trash, named, when it is tried again."""
-    counted.plan({"a": {"run": "mkdir d; echo why > d/log; echo why2 >&2; exit 1", "writes": ["d/"]}})
+    counted.plan(
+        {"a": {"run": "mkdir d; echo why > d/log; echo why2 >&2; exit 1", "writes": ["d/"]}}
+    )
     counted.tried()
     executed, done = counted.tried()
     assert executed == ["a"]
@@ -253,9 +253,7 @@ def test_retries_with_backoff(counted: Counted, tmp_path: Any) -> None:
     assert settled(done, "a")["attempts"] == 4
 
 
-@pytest.mark.parametrize(
-    ("code", "tries"), [(75, 3), (1, 1)], ids=["listed code", "other code"]
-)
+@pytest.mark.parametrize(("code", "tries"), [(75, 3), (1, 1)], ids=["listed code", "other code"])
 def test_retry_by_exit_code(counted: Counted, code: int, tries: int) -> None:
     """With `exit_codes` only those are tried again; the last failure is final."""
     retry = {"attempts": 3, "backoff": "1ms", "exit_codes": [75]}
@@ -304,8 +302,12 @@ def test_reasons_for_not_starting(counted: Counted) -> None:
         "no-interpreter": {"run": ["./no-interpreter"]},
     }
     retry = {"attempts": 3, "backoff": "1ms"}
-    counted.plan({**{name: {**keys, "retry": retry} for name, keys in nodes.items()},
-                  "fine": {"run": "true"}})
+    counted.plan(
+        {
+            **{name: {**keys, "retry": retry} for name, keys in nodes.items()},
+            "fine": {"run": "true"},
+        }
+    )
     executed, done = counted.tried()
     assert (executed, done.code) == (["fine"], 1)
     assert done.named("failed") == set(nodes)

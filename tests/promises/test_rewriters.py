@@ -3,6 +3,8 @@ the cache serving versions that stand nowhere any more."""
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 from counted import Counted, Declarations, warnings
 from probe import Probes
@@ -250,3 +252,30 @@ def test_failed_rewriter_puts_back_an_edit_made_before_its_turn(
         gate.exit()
         assert run.finish().code == 1
         assert counted.read(FILE) == edit
+
+
+def test_killed_rewriter_of_a_pattern_with_an_exclusion(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """What a killed rewriter had read is put back, each file for itself; what it only writes is
+    not, and what stood there instead is kept and named."""
+    counted.plan(
+        {
+            "fmt": {
+                "run": f"for f in src/*; do echo half > $f; done; {shlex.join(probes.argv('fmt'))}",
+                "reads": ["src/*", "!src/own"],
+                "writes": ["src/*"],
+            },
+            "other": {"run": "true"},
+        }
+    )
+    for name in ("a", "b", "own"):
+        counted.write(f"src/{name}", f"{name}\n")
+    run = begin("fmt")
+    node = probes.arrive("fmt")
+    run.kill()
+    done = counted.run("other")
+    node.gone()
+    assert counted.files("src") == {"a": "a\n", "b": "b\n", "own": "half\n"}
+    assert counted.trash() == {"src/a": "half\n", "src/b": "half\n"}
+    assert "what stood at `src/a` is in " in warnings(done)

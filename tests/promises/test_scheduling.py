@@ -55,7 +55,7 @@ def test_resource_accounts_return_to_their_start(counted: Counted, tmp_path: Pat
     use.mkdir()
 
     def book(units: int, then: str) -> str:
-        change = f'echo $(($(cat {use}/now)$1)) > {use}/now; cat {use}/now >> {use}/seen'
+        change = f"echo $(($(cat {use}/now)$1)) > {use}/now; cat {use}/now >> {use}/seen"
         return (
             f"book() {{ (flock 9; {change}) 9> {use}/lock; }}\n"
             f"book +{units}; trap 'book -{units}' EXIT; trap 'exit 1' TERM\n{then}"
@@ -112,9 +112,7 @@ def test_large_request_is_not_starved(counted: Counted, probes: Probes, begin: B
     assert run.finish().code == 0
 
 
-def test_blocked_front_holds_nobody_else_up(
-    counted: Counted, probes: Probes, begin: Begin
-) -> None:
+def test_blocked_front_holds_nobody_else_up(counted: Counted, probes: Probes, begin: Begin) -> None:
     """C115: however many nodes of higher priority wait for one resource, those that want
     another start."""
     nodes: dict[str, dict[str, object]] = {

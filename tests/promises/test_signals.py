@@ -22,9 +22,7 @@ def settled(done: Finished, node: str) -> dict[str, Any]:
     return event
 
 
-def test_nothing_survives_ctrl_c(
-    counted: Counted, probes: Probes, on_terminal: OnTerminal
-) -> None:
+def test_nothing_survives_ctrl_c(counted: Counted, probes: Probes, on_terminal: OnTerminal) -> None:
     """C55: one Ctrl-C on the terminal ends what a node started: its children, background jobs
     that ignore it, one with a session of its own and a daemon; only then the prompt is back."""
     script = f"{shlex.join(probes.argv('job'))} & {shlex.join(probes.argv('main'))}; wait"
@@ -77,9 +75,7 @@ def test_signal_to_assay_alone_reaches_the_node_once(
     assert again.finish().named("failed") == {"a"}, "an interrupted node's result served"
 
 
-def test_signal_to_assay_as_first_process_of_a_container(
-    counted: Counted, probes: Probes
-) -> None:
+def test_signal_to_assay_as_first_process_of_a_container(counted: Counted, probes: Probes) -> None:
     """C57: as process 1, which the kernel spares unless it handles a signal, assay passes
     SIGTERM on and leaves nothing."""
     unshare = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
@@ -131,7 +127,10 @@ def test_second_interrupt_does_not_wait_for_the_grace(
     run.send(SIGINT)
     done = run.finish()
     assert (done.code, probes.living) == (130, [])
-    assert [e["immediate"] for e in done.events if e["event"] == "cancel-requested"] == [False, True]
+    assert [e["immediate"] for e in done.events if e["event"] == "cancel-requested"] == [
+        False,
+        True,
+    ]
     counted.plan({"a": {"run": "true"}})
     assert counted.ran() == ["a"]
 
@@ -245,9 +244,7 @@ def test_timeout_alone_is_a_failure(counted: Counted, probes: Probes) -> None:
     assert (failure["end"], failure["detail"]) == ("timed-out", "timed out after 0.2s")
 
 
-def test_interrupt_while_waiting_for_the_next_try(
-    counted: Counted, begin: Begin
-) -> None:
+def test_interrupt_while_waiting_for_the_next_try(counted: Counted, begin: Begin) -> None:
     """A node that waits for its next try is cancelled, however long the pause."""
     counted.plan({"a": {"run": "exit 1", "retry": {"attempts": 2, "backoff": "1h",
                                                   "max_backoff": "1h"}}})  # fmt: skip

@@ -117,7 +117,11 @@ def test_results_that_are_none_fail_their_node(
     )
     executed, done = counted.tried()
     assert (executed, done.code) == (["giver"], 1)
-    [detail] = [e["detail"] for e in done.events if e.get("node") == "giver" and e["event"] == "node-settled"]
+    [detail] = [
+        e["detail"]
+        for e in done.events
+        if e.get("node") == "giver" and e["event"] == "node-settled"
+    ]
     assert told in detail
     assert done.outcomes["user"] == "skipped"
 

@@ -1,0 +1,151 @@
+"""After an assay that was killed: the next run ends what lives on, takes nothing half-done for
+a result, and gives back what was half rewritten."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from counted import Counted, warnings
+from probe import Probes
+from running import Begin
+from workspace import finish
+
+
+def test_partial_output_is_not_taken_as_complete(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C83: killed with its node half through an output, a plain second run makes it anew, ends
+    what lived on, and says so; the half goes to the trash."""
+    script = f"echo h > o; test -e again || {shlex.join(probes.argv('a'))}; echo t >> o"
+    counted.plan(
+        {
+            "a": {"run": script, "reads": [{"path": "again", "optional": True}], "writes": ["o"]},
+            "b": {"run": "cat o > p", "reads": ["o"], "writes": ["p"]},
+        }
+    )
+    run = begin()
+    node = probes.arrive("a")
+    child = node.fork("child", setsid=True, keep_files=False)
+    temporary = Path(node.environ()["TMPDIR"])
+    run.kill()
+    assert node.is_alive
+    assert "interrupted" in counted.assay("show").out
+    counted.write("again", "")
+    executed, done = counted.tried()
+    assert (executed, done.code) == (["a", "b"], 0)
+    assert not node.is_alive
+    assert not child.is_alive
+    assert counted.read("p") == "h\nt\n"
+    assert counted.trash() == {"o": "h\n"}
+    assert "was interrupted" in warnings(done)
+    assert str(node.pid) in warnings(done)
+    assert not temporary.exists()
+    assert "interrupted" in counted.assay("runs").out
+    counted.rests()
+
+
+def test_half_rewritten_input_is_put_back(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """What a formatter had half rewritten when its assay was killed is as it was before; an
+    edit made since is kept in the trash."""
+    script = (
+        f"cp f $TMPDIR/f; echo half > f; grep -q wait $TMPDIR/f && {shlex.join(probes.argv('fmt'))};"
+        " tr a-z A-Z < $TMPDIR/f > f"
+    )
+    counted.plan({"fmt": {"run": script, "reads": ["f"], "writes": ["f"]}})
+    counted.write("f", "wait\n")
+    run = begin()
+    node = probes.arrive("fmt")
+    run.kill()
+    assert counted.read("f") == "half\n"
+    counted.write("f", "edited since\n")
+    again = begin()
+    fresh = probes.arrive("fmt")
+    node.gone()
+    assert counted.trash() == {"f": "edited since\n"}
+    fresh.exit(0)
+    done = again.finish()
+    assert done.code == 0
+    assert "put back what it may have half rewritten" in warnings(done)
+    assert counted.read("f") == "WAIT\n"
+
+
+def test_several_runs_after_a_kill(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """Of several runs that find a killed one, each waits until its remains are dealt with:
+    none sees the half-done, and the work is done once."""
+    script = f"cp f $TMPDIR/f; echo half > f; {shlex.join(probes.argv('fmt'))}; tr a-z A-Z < $TMPDIR/f > f"
+    counted.plan({"fmt": {"run": script, "reads": ["f"], "writes": ["f"]}})
+    counted.write("f", "text\n")
+    run = begin()
+    old = probes.arrive("fmt")
+    run.kill()
+    counted.plan({"fmt": {"run": "tr a-z A-Z < f > $TMPDIR/f; cat $TMPDIR/f > f", "reads": ["f"],
+                          "writes": ["f"]}})  # fmt: skip
+    for done in [finish(each) for each in [counted.start("run", "--json") for _ in range(6)]]:
+        assert done.code == 0, done.err
+    assert not old.is_alive
+    assert counted.read("f") == "TEXT\n"
+    assert counted.trash() == {"f": "half\n"}
+    counted.write("f", "half\n")
+    counted.ran()
+    assert counted.read("f") == "HALF\n"
+
+
+@pytest.mark.parametrize("inside", ["the same session", "a session of its own"])
+def test_next_try_starts_after_what_lived_on_has_ended(
+    counted: Counted, probes: Probes, begin: Begin, inside: str
+) -> None:
+    """Two attempts of a node never live at the same time, also when the first one's assay was
+    killed and it ignores being asked to end."""
+    counted.plan({"a": {"run": probes.argv("a"), "grace": "20ms"}})
+    run = begin()
+    node = probes.arrive("a")
+    child = node.fork("child", setsid=inside == "a session of its own")
+    for each in (node, child):
+        each.ignore(15)
+    run.kill()
+    again = begin()
+    fresh = probes.arrive("a")
+    assert not node.is_alive
+    assert not child.is_alive
+    fresh.exit(0)
+    assert again.finish().code == 0
+
+
+def test_killed_again_and_again(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """However often assay is killed, the next run goes on from there; every run is told of."""
+    script = f"cat f >> {counted.root.parent}/seen; echo half >> f; {shlex.join(probes.argv('a'))}"
+    counted.plan({"a": {"run": script, "reads": ["f"], "writes": ["f"]}})
+    counted.write("f", "source\n")
+    for _ in range(3):
+        run = begin()
+        probes.arrive("a")
+        run.kill()
+    last = begin()
+    probes.arrive("a").exit(0)
+    assert last.finish().code == 0
+    assert (counted.root.parent / "seen").read_text() == "source\n" * 4
+    assert probes.living == []
+    assert counted.assay("runs").out.count("interrupted") == 3
+    assert [name for name in counted.path(".assay/tmp").glob("*.lease")] == []
+
+
+def test_what_finished_before_the_kill_is_kept(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """Results committed before a kill serve; only what was under way executes again."""
+    counted.plan(
+        {
+            "a": {"run": "echo 1 > o", "writes": ["o"]},
+            "b": {"run": probes.argv("b"), "reads": ["o"]},
+        }
+    )
+    run = begin()
+    probes.arrive("b")
+    run.kill()
+    again = begin()
+    probes.arrive("b").exit(0)
+    done = again.finish()
+    assert done.outcomes == {"a": "clean", "b": "built"}
+    assert counted.executions == ["a"]

@@ -1,0 +1,304 @@
+"""Several assay processes in one workspace at a time, side by side and one inside the other."""
+
+from __future__ import annotations
+
+import shlex
+import sqlite3
+import subprocess
+from pathlib import Path
+from signal import SIGINT
+
+from counted import Counted
+from probe import Probes
+from running import Begin
+from workspace import ASSAY, finish
+
+
+def test_second_run_waits_and_finds_the_result(
+    counted: Counted, probes: Probes, begin: Begin, tmp_path: Path
+) -> None:
+    """C96: of runs that want the same node, through whatever path to the workspace, one
+    executes it; the others say whom they wait for and take the result."""
+    script = f"{shlex.join(probes.argv('a'))}; echo 1 > o"
+    counted.plan({"a": {"run": script, "writes": ["o"]}})
+    link = tmp_path / "link"
+    link.symlink_to(counted.root)
+    first = begin()
+    node = probes.arrive("a")
+    others = [begin(), begin(root=link)]
+    for other in others:
+        wait = other.told("waiting-for-run", "a")
+        assert (wait["pid"], wait["what"]) == (first.pid, "o")
+    node.exit(0)
+    assert first.finish().code == 0
+    for other in others:
+        done = other.finish()
+        assert (done.code, done.outcomes) == (0, {"a": "clean"})
+    assert counted.executions == ["a"]
+
+
+def test_waiting_run_can_be_interrupted(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """C74: Ctrl-C on a run that waits for another ends that one alone."""
+    counted.plan({"a": {"run": probes.argv("a"), "locks": ["l"]}})
+    first = begin()
+    node = probes.arrive("a")
+    second = begin()
+    second.told("waiting-for-run", "a")
+    second.send(SIGINT)
+    assert second.finish().code == 130
+    assert node.is_alive
+    node.exit(0)
+    assert first.finish().code == 0
+
+
+def test_run_whose_neighbour_fails_tries_itself(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """A run that waited for a node that then failed, or whose assay died, executes it."""
+    counted.plan({"a": {"run": probes.argv("a"), "writes": [{"path": "o", "optional": True}]}})
+    runs = [begin()]
+    nodes = [probes.arrive("a")]
+    for _ in range(2):
+        runs.append(begin())
+        runs[-1].told("waiting-for-run", "a")
+        if len(runs) == 2:
+            nodes[0].exit(1)
+        else:
+            runs[1].kill()
+        nodes.append(probes.arrive("a"))
+    assert not nodes[1].is_alive, "two attempts at a time"
+    nodes[2].exit(0)
+    assert runs[2].finish().code == 0
+    assert runs[0].finish().code == 1
+
+
+def test_unrelated_nodes_do_not_wait(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """Runs whose nodes share nothing but what they read go on side by side."""
+    counted.write("src", "")
+    for name in ("a", "b"):
+        counted.plan(
+            {name: {"run": probes.argv(name), "reads": ["src"], "writes": [f"{name}.out/"]}},
+            file=f"{name}.toml",
+        )
+    runs = [begin("a.toml"), begin("b.toml")]
+    nodes = [probes.arrive("a"), probes.arrive("b")]
+    for node, run in zip(nodes, runs, strict=True):
+        counted.path(f"{node.name}.out").mkdir()
+        node.exit(0)
+        assert run.finish().code == 0
+
+
+def test_reader_waits_for_the_writer_of_another_run(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """A node that reads what another run's node is writing does not read it half-done: its
+    result is not cached under what it read before."""
+    script = f"echo half > gen; {shlex.join(probes.argv('w'))}; echo whole > gen"
+    counted.plan({"w": {"run": script, "writes": ["gen"]}}, file="w.toml")
+    counted.plan({"r": {"run": "cat gen > o", "reads": ["gen"], "writes": ["o"]}}, file="r.toml")
+    writer = begin("w.toml")
+    node = probes.arrive("w")
+    reader = begin("r.toml")
+    reader.told("waiting-for-run", "r")
+    node.exit(0)
+    assert writer.finish().code == 0
+    assert reader.finish().code == 0
+    assert counted.read("o") == "whole\n"
+    counted.write("gen", "half\n")
+    counted.ran("r.toml")
+    assert counted.read("o") == "half\n", "a result served for what it was not made from"
+
+
+def test_formatter_waits_for_the_same_in_another_run(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """A run that begins while another's formatter has half rewritten a file does not record
+    the formatter's result under the half."""
+    script = (
+        f"cp f $TMPDIR/f; echo half > f; {shlex.join(probes.argv('fmt'))}; sed s/a/A/ $TMPDIR/f > f"
+    )
+    counted.plan({"fmt": {"run": script, "reads": ["f"], "writes": ["f"]}})
+    counted.write("f", "a\n")
+    first = begin()
+    node = probes.arrive("fmt")
+    second = begin()
+    second.told("waiting-for-run", "fmt")
+    node.exit(0)
+    assert first.finish().code == 0
+    probes.arrive("fmt").exit(0)
+    assert second.finish().code == 0
+    assert counted.read("f") == "A\n"
+    counted.write("f", "half\n")
+    third = begin()
+    probes.arrive("fmt").exit(0)
+    assert third.finish().code == 0
+    assert counted.read("f") == "hAlf\n", "a result served for what it was not made from"
+
+
+def test_ten_at_once_from_nothing(counted: Counted) -> None:
+    """C85: five runs of one plan, five of others, and commands that ask, all at once in a
+    workspace without a store: each ends as if alone, nothing is lost, executed twice or
+    damaged."""
+    shared = {f"n{i}": {"run": f"echo {i} > o{i}", "writes": [f"o{i}"]} for i in range(5)}
+    counted.plan({**shared, "join": {"run": "cat o? > all", "reads": ["o?"], "writes": ["all"]}})
+    for i in range(5):
+        node = {"run": f"echo {i} > p{i}", "writes": [f"p{i}"]}
+        counted.plan({f"alone{i}": node}, file=f"plan{i}.toml")
+    started = [counted.start("run", "-j2") for _ in range(5)]
+    started += [counted.start("run", f"plan{i}.toml") for i in range(5)]
+    asking = [counted.start(*words) for words in (["why", "join"], ["check"], ["plan"])]
+    ended = [finish(each) for each in started + asking]
+    assert [done.code for done in ended] == [0] * 13, "\n".join(done.err for done in ended)
+    for done in ended:
+        assert "locked" not in done.err
+        assert "damaged" not in done.err
+    assert sorted(counted.executions) == sorted([*shared, "join", *(f"alone{i}" for i in range(5))])
+    assert counted.read("all") == "0\n1\n2\n3\n4\n"
+    with sqlite3.connect(counted.path(".assay/assay.db")) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        rows = database.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall()
+    database.close()
+    assert rows == [("completed", 10)]
+
+
+def test_busy_database_is_waited_for(counted: Counted, begin: Begin) -> None:
+    """C85: while another process holds the database, a run waits; nothing is recreated."""
+    counted.plan({"a": {"run": "echo 1 > o", "writes": ["o"]}})
+    counted.ran()
+    database = sqlite3.connect(counted.path(".assay/assay.db"), isolation_level=None)
+    database.execute("BEGIN IMMEDIATE")
+    run = begin("--fresh")
+    interrupted = begin("--fresh")
+    interrupted.send(SIGINT)
+    assert interrupted.finish().code in {130, -SIGINT}
+    assert run.process.poll() is None
+    database.execute("ROLLBACK")
+    assert run.finish().code == 0
+    [(runs,)] = database.execute("SELECT count(*) FROM runs").fetchall()
+    database.close()
+    assert runs >= 2
+    assert not counted.path(".assay/damaged").exists()
+
+
+def nested(*words: str, cwd: str = ".") -> dict[str, object]:
+    """A node that runs assay; its PATH finds the one under test."""
+    command = shlex.join([str(ASSAY), "run", "-j1", *words])
+    return {"run": f"cd {cwd}; {command}", "cache": False}
+
+
+def test_assay_inside_assay(counted: Counted, tmp_path: Path) -> None:
+    """C117: a node may run assay, on other nodes of its workspace and in another workspace,
+    also where there is one slot only; two that run the same inner node execute it once."""
+    other = Counted(tmp_path / "other", counted.marks)
+    other.root.mkdir()
+    other.plan({"far": {"run": "echo 1 > o", "writes": ["o"]}})
+    counted.plan(
+        {
+            "same": nested("inner"),
+            "again": nested("inner"),
+            "elsewhere": nested(cwd=str(other.root)),
+            "inner": {"run": "echo 1 > o", "writes": ["o"]},
+        }
+    )
+    for words in (["-j1"], ["-j3"]):
+        counted.run(*words, "same", "again", "elsewhere")
+    executed = sorted(counted.executions)
+    assert executed == ["again"] * 2 + ["elsewhere"] * 2 + ["far", "inner"] + ["same"] * 2
+
+
+def test_node_that_runs_itself_is_an_error(counted: Counted) -> None:
+    """C117: a node that runs itself, directly or by way of another, fails at once, naming the
+    outer run."""
+    counted.plan(
+        {
+            "itself": nested("itself"),
+            "ping": nested("pong"),
+            "pong": nested("ping"),
+        }
+    )
+    assert counted.assay("run", "itself").code == 1
+    assert counted.executions == ["itself"]
+    assert "runs inside itself" in counted.assay("log", "itself").out
+    assert counted.assay("run", "ping").code == 1
+    assert counted.executions == ["itself", "ping", "pong"]
+    assert "runs inside itself" in counted.assay("log", "pong").out
+
+
+def test_inner_run_that_waits_for_its_outer_is_an_error(counted: Counted) -> None:
+    """C117: an inner node that needs what the node around it holds fails at once; it would
+    wait for its own end."""
+    counted.plan(
+        {
+            "outer": {**nested("inner"), "locks": ["l"]},
+            "inner": {"run": "true", "locks": ["l"]},
+        }
+    )
+    executed, done = counted.tried("outer")
+    assert (executed, done.code) == (["outer"], 1)
+    told = counted.assay("log", "outer").out
+    assert "cannot end before it: this run was started by `outer`" in told
+
+
+def test_crosswise_inner_waits_are_an_error_for_one(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C117: two outer nodes hold a lock each and run inside what needs the other's: the one
+    that closes the circle fails at once, the other goes on."""
+    for name, own, wanted in (("a", "k", "l"), ("b", "l", "k")):
+        run = f"{shlex.join(probes.argv(name))}; {ASSAY} run {name}.toml inner-{name}"
+        counted.plan(
+            {
+                name: {"run": run, "locks": [own]},
+                f"inner-{name}": {"run": "true", "locks": [wanted]},
+            },
+            file=f"{name}.toml",
+        )
+    runs = [begin(f"{name}.toml", name) for name in ("a", "b")]
+    nodes = [probes.arrive(name) for name in ("a", "b")]
+    for node in nodes:
+        node.exit(0)
+    codes = sorted(run.finish().code for run in runs)
+    assert codes == [0, 1]
+
+
+def test_interrupt_reaches_inner_runs(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """Ctrl-C ends an inner run and its nodes with the outer one; neither is left open."""
+    counted.plan({"outer": nested("inner"), "inner": {"run": probes.argv("inner")}})
+    run = begin("outer")
+    inner = probes.arrive("inner")
+    inner.ignore(SIGINT)
+    run.send(SIGINT)
+    done = run.finish()
+    assert done.code == 130, done.err
+    assert probes.living == []
+    assert counted.assay("runs").out.count("running") == 0
+
+
+def test_commands_that_ask_while_a_run_is_on(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """Questions are answered while a run is on, and tell of it."""
+    counted.plan({"a": {"run": probes.argv("a")}})
+    run = begin()
+    node = probes.arrive("a")
+    for words in (["runs"], ["show"], ["why", "a"], ["run", "--dry-run"], ["cache", "stats"]):
+        assert counted.assay(*words).code == 0, words
+    assert "running" in counted.assay("show").out
+    node.exit(0)
+    assert run.finish().code == 0
+    assert "completed" in counted.assay("show").out
+
+
+def test_stopped_run_is_alive(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """A stopped assay still owns its nodes: others wait for it and end nothing."""
+    counted.plan({"a": {"run": probes.argv("a"), "writes": [{"path": "o", "optional": True}]}})
+    first = begin()
+    node = probes.arrive("a")
+    subprocess.run(["kill", "-STOP", str(first.pid)], check=True)
+    second = begin()
+    second.told("waiting-for-run", "a")
+    assert node.is_alive
+    subprocess.run(["kill", "-CONT", str(first.pid)], check=True)
+    node.exit(0)
+    assert first.finish().code == 0
+    assert second.finish().outcomes == {"a": "clean"}
