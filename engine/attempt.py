@@ -165,6 +165,7 @@ def plan_attempt(
             env=environ,
             log=log,
             lease=lease,
+            program=gathered.program,
             masks=masks,
             background=node.background,
         ),

@@ -41,6 +41,8 @@ class Gathered:
     reads: Reads
     values: Mapping[str, JsonValue]
     secrets: Mapping[str, str]
+    program: str | None
+    """Where the command's first word was found in PATH, absolute."""
     recipe: Recipe
     recipe_json: bytes
     key: ActionKey
@@ -140,6 +142,7 @@ class Decider:
             reads=reads,
             values=values,
             secrets=secrets,
+            program=tools.program,
             recipe=recipe,
             recipe_json=encoded,
             key=key,

@@ -69,6 +69,8 @@ class Spawn:
     env: Mapping[str, str]
     log: str
     lease: str
+    program: str | None = None
+    """Where argv[0] was found already, absolute; None: it is looked up."""
     masks: tuple[bytes, ...] = ()
     background: Background = Background.END
 
@@ -296,7 +298,7 @@ class Processes:
         inherited: tuple[int, ...] = ()
         try:
             output = _open(spawn.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, opened)
-            program = _find_program(spawn)
+            program = spawn.program or _find_program(spawn)
             if spawn.masks:
                 stream = self._relay.open(output, spawn.masks)
                 opened.remove(output)

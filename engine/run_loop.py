@@ -204,18 +204,19 @@ class RunLoop:
             self._commit(starting)
             if len(self._run.graph.outcomes) == len(self._run.graph.selected) and not self._busy():
                 return
-            if not self._run.ready:
-                self._wait()
+            self._take_reports(waits=not self._run.ready)
 
     def _busy(self) -> bool:
         return bool(
             self._dispatch.running or self._restoring.restoring or self._restoring.to_restore
         )
 
-    def _wait(self) -> None:
-        """Blocks until there is a report or a timer is due, then takes all there are."""
+    def _take_reports(self, *, waits: bool) -> None:
+        """Takes every report and every due timer; `waits` until there is one of either."""
         try:
-            if self._run.timers:
+            if not waits:
+                message = self._run.inbox.get_nowait()
+            elif self._run.timers:
                 pause = max(0.0, self._run.timers[0][0] - self._run.clock.monotonic())
                 message = self._run.inbox.get(timeout=pause)
             else:
@@ -300,7 +301,8 @@ class RunLoop:
         still_waiting = frozenset(conflict.attempt for conflict in self._dispatch.blocked.values())
         while self._dispatch.started_pids:
             attempt, pid = self._dispatch.started_pids.popleft()
-            self._run.ledger.write(partial(self._run.store.attempts.record_pid, attempt, pid))
+            if attempt in self._dispatch.running:  # one that has ended needs no finding
+                self._run.ledger.write(partial(self._run.store.attempts.record_pid, attempt, pid))
         needs_begin = bool(starting or restoring) or still_waiting != self._run.neighbours.waits
         self._run.ledger.commit(begin if needs_begin else None)
         for index, item, conflict in blocked:

@@ -25,10 +25,12 @@ LONGEST_VERSION_TEXT: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """`keyed`: tool name to digest or version text; `reads`: tools in the workspace."""
+    """`keyed`: tool name to digest or version text; `reads`: tools in the workspace;
+    `program`: where the command's first word was found in PATH, absolute."""
 
     keyed: dict[str, str]
     reads: tuple[RelPath, ...]
+    program: str | None = None
 
 
 def platform_name() -> str:
@@ -94,14 +96,17 @@ class Toolchain:
                 reads.append(inside)
             else:
                 keyed[name] = self.digests[found] = self._measurer.tool_digest(found)
-        return Toolset(keyed, tuple(reads))
+        program = None if "/" in first else self.find(first, path, node.workdir)
+        return Toolset(keyed, tuple(reads), program)
 
     def find(self, name: str, path: str, workdir: str) -> str | None:
         """The absolute path `name` resolves to the way exec does it, or None."""
         key = (name, path, workdir)
-        if key not in self._found:
-            self._found[key] = find_program(self._root, name, path, workdir)
-        return self._found[key]
+        found = self._found.get(key)
+        if found is None:
+            # What is not there may yet be made by a node.
+            found = self._found[key] = find_program(self._root, name, path, workdir)
+        return found
 
     def _inside(self, found: str) -> RelPath | None:
         if found.startswith(self._root.rstrip("/") + "/"):

@@ -231,7 +231,8 @@ def section(page: Path, heading: str) -> str:
 
 
 def first(cell: str) -> str:
-    return re.findall(r"`([^`]+)`", cell)[0]
+    """What stands first between backquotes."""
+    return str(re.findall(r"`([^`]+)`", cell)[0])
 
 
 def keys_listed(table: str) -> set[str]:

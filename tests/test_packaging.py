@@ -29,8 +29,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, source)
     for name in ("cli", "engine", "plans", "tests", "docs"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder]
-    done = subprocess.run([*command, source], capture_output=True, text=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder)]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = folder.glob("*.whl")
     return built

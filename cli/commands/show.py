@@ -44,8 +44,8 @@ def perform(call: Call) -> int:
     if attempts:
         call.out.write("\n" + _render_attempts(attempts, call.out.colour))
     if kept:
-        table = [(node, str(pid)) for node, pid in kept]
-        call.out.write("\n" + render_table(("left running", "pid"), table, colour=call.out.colour))
+        pairs = [(node, str(pid)) for node, pid in kept]
+        call.out.write("\n" + render_table(("left running", "pid"), pairs, colour=call.out.colour))
     return ExitCode.DONE
 
 

@@ -32,8 +32,8 @@ def run_traced(workspace: Workspace, *words: str) -> dict[str, int]:
     if shutil.which("strace") is None:
         return run(workspace, *words)
     trace = workspace.root.parent / "trace"
-    command = ["strace", "-f", "-o", trace, "-e", "trace=execve,fork,vfork,clone,clone3"]
-    command += [ASSAY, "run", "--json", "plan.json", *words]
+    command = ["strace", "-f", "-o", str(trace), "-e", "trace=execve,fork,vfork,clone,clone3"]
+    command += [str(ASSAY), "run", "--json", "plan.json", *words]
     done = subprocess.run(command, cwd=workspace.root, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     starts = [
@@ -50,7 +50,7 @@ def test_ten_thousand_nodes_then_nothing_to_do(workspace: Workspace) -> None:
     workspace.write("src/seed", "seed\n")
     started = workspace.root.parent / "started"
     # Layers of 100: every node of a layer reads the one in its column of the layer before.
-    nodes = {}
+    nodes: dict[str, Any] = {}
     for layer in range(100):
         workspace.path(f"out/{layer}").mkdir(parents=True)
         for column in range(100):
