@@ -25,6 +25,7 @@ from assay.cli.render.stream import (
 def main() -> int:
     """Runs the command line of this process; returns its exit code."""
     restart_with_utf8()
+    keep_owners_rights()
     open_missing_descriptors()
     out, err = open_streams(os.environ)
     try:
@@ -49,6 +50,13 @@ def restart_with_utf8() -> None:
     if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
         again = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
         os.execv(sys.executable, again)
+
+
+def keep_owners_rights() -> None:
+    """What assay and its nodes make, their owner can use: under a umask that takes that away
+    (0777) neither the store nor any output could be opened again."""
+    mask = os.umask(0o077)
+    os.umask(mask & 0o077)
 
 
 def read_arguments(argv: Sequence[str]) -> Values:

@@ -12,12 +12,15 @@ from typing import NamedTuple
 
 from assay.cli.errors import UsageError
 
+LARGEST_NUMBER = 1_000_000_000
+"""More nodes at once, or runs in a list, than anybody has."""
+
 
 class Option(NamedTuple):
     """One option. `metavar` empty: a switch; otherwise it takes a text.
 
     `many`: may be given several times. `choices`: the only texts allowed.
-    `positive`: the text must be a positive integer.
+    `positive`: the text must be a positive integer up to `LARGEST_NUMBER`.
     """
 
     name: str
@@ -283,8 +286,16 @@ def _check_option(option: Option, value: bool | str | Sequence[str] | None) -> N
     if option.choices and value not in option.choices:
         allowed = ", ".join(option.choices)
         raise UsageError(f"`{flag}` is one of {allowed}, not `{value}`")
-    if option.positive and not (value.isascii() and value.isdigit() and int(value) > 0):
-        raise UsageError(f"`{flag}` must be a positive integer, not `{value}`")
+    if option.positive:
+        digits = value.lstrip("0") if value.isascii() and value.isdigit() else ""
+        if not digits:
+            raise UsageError(f"`{flag}` must be a positive integer, not `{value}`")
+        # By its length first: Python refuses to read a number of thousands of digits.
+        if len(digits) > len(str(LARGEST_NUMBER)) or int(digits) > LARGEST_NUMBER:
+            raise UsageError(f"`{flag}` must be at most {LARGEST_NUMBER:,}, not `{value}`")
+    if not value:
+        # Most likely an unset variable of a script; to ignore it would do more than was meant.
+        raise UsageError(f"`{flag}` needs a value, not an empty text")
 
 
 def read_params(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:

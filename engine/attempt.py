@@ -27,11 +27,11 @@ from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs, Moved, StorageFu
 from assay.engine.claims import claims_of
 from assay.engine.decision import Gathered, changed_since
 from assay.engine.environment import CallerEnvironment
-from assay.engine.filesystem import FilesystemError, Obstacles, make_folders
+from assay.engine.filesystem import FilesystemError, Obstacles, explain_error, make_folders
 from assay.engine.materialize import CannotRestore, restore
 from assay.engine.measuring import TRIES, Measurer, Unmeasurable
 from assay.engine.outputs import BrokenBoundary, capture_outputs, clear_outputs, states_before
-from assay.engine.process import CannotStart, Ended, Processes, Spawn
+from assay.engine.process import NOT_EXECUTABLE, CannotStart, Ended, Processes, Spawn
 from assay.engine.secrets import find_secret, find_secret_in
 from assay.engine.states import ABSENT, AttemptEnd, AttemptId, RunId, State
 from assay.engine.store import Store
@@ -150,7 +150,7 @@ def plan_attempt(
             log=log,
             temp=folder,
             pid=None,
-            claims=claims_of(node),
+            claims=claims_of(node, bench.plan_file),
             before=_states_before(node, bench.measurer),
             detail="",
         ),
@@ -253,7 +253,17 @@ def _clear(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
 def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], None]) -> Executed:
     """Runs the command and measures what it left. Worker thread; blocks until nothing of
     the attempt lives. Never raises for anything a command or a disk can do."""
-    temporary.make(assignment.folder)
+    try:
+        temporary.make(assignment.folder)
+    except OSError as error:
+        why = explain_error(error)
+        return Executed(
+            assignment,
+            AttemptEnd.NOT_STARTED,
+            f"Its temporary folder `{assignment.folder}` cannot be made: {why}. Set TMPDIR to a"
+            " folder that can be written",
+            exit_code=NOT_EXECUTABLE,
+        )
     try:
         try:
             ended = bench.processes.execute(assignment.spawn, started)

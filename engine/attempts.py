@@ -29,7 +29,7 @@ class AttemptState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Claims:
     """What an attempt holds until it settles: its writes (and removes) exclusively, its
-    reads shared, its locks."""
+    reads shared, and what `locks` names: `lock NAME`, `node NAME of PLAN`."""
 
     writes: tuple[Entry, ...] = ()
     reads: tuple[Entry, ...] = ()

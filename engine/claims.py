@@ -9,22 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from assay.engine.attempts import Claims
+from assay.engine.keys import is_cacheable
 from assay.engine.states import AttemptId
 from assay.plans.entries import overlap
 from assay.plans.model import Entry, EntryKind, Node
 
 
-def claims_of(node: Node) -> Claims:
+def claims_of(node: Node, plan_file: str) -> Claims:
+    """Of two runs that want the result of one node, the second waits for the first even
+    where nothing is written: then it finds the result there."""
+    itself = (f"node {node.name} of {plan_file}",) if is_cacheable(node) else ()
     removes = tuple(Entry(EntryKind.FILE, path) for path in node.removes)
+    locks = (*(f"lock {name}" for name in node.locks), *itself)
     # Exclusions free nothing, but tell what a path among the writes was to the node.
-    return Claims(writes=_present(node.writes) + removes, reads=node.reads, locks=node.locks)
+    return Claims(writes=_present(node.writes) + removes, reads=node.reads, locks=locks)
 
 
 def find_conflict(mine: Claims, theirs: Claims) -> str | None:
     """The path or lock that both want and one of them alone may have, or None."""
     for name in mine.locks:
         if name in theirs.locks:
-            return f"lock {name}"
+            return name
     for ours, others in (
         (mine.writes, theirs.writes),
         (mine.writes, _present(theirs.reads)),

@@ -153,7 +153,7 @@ class Decider:
         self, index: int, gathered: Gathered, is_rewritten_later: Callable[[RelPath], bool]
     ) -> Decision:
         """Serve a recorded result or execute. `is_rewritten_later` tells of paths that a
-        later selected node writes again: there the last writer's record is what counts."""
+        later selected node writes again or removes: there the last one's record counts."""
         node = self.plan.nodes[index]
         if not is_cacheable(node):
             return Execute("never cached" if node.cache.enabled is False else "runs every time")
@@ -166,9 +166,9 @@ class Decider:
             return replace(self._explain(node, gathered), seen=0)
         if row.expires_at is not None and row.expires_at <= self._now():
             return Execute("recorded result expired", expired=row, seen=row.journal_seq)
-        returned = self._find_returned(node, gathered)
+        returned = self._find_returned(node, is_rewritten_later)
         if returned is not None:
-            return Execute(f"`{returned}` is back", seen=row.journal_seq)
+            return Execute(f"`{returned}` is there", seen=row.journal_seq)
         outputs = [item for item in row.outputs if not is_rewritten_later(item[0])]
         differences = find_differences(outputs, self._measurer)
         if any(entry.kind is not EntryKind.FILE for entry in node.writes):
@@ -187,10 +187,12 @@ class Decider:
             return Execute("last result was not cached", (), last)
         return Execute(summarize(changes), changes, last)
 
-    def _find_returned(self, node: Node, gathered: Gathered) -> RelPath | None:
-        """A path the node removes that is there again although no input says so."""
+    def _find_returned(
+        self, node: Node, is_rewritten_later: Callable[[RelPath], bool]
+    ) -> RelPath | None:
+        """A path the node removes that is there, as it never is after it succeeded."""
         for path in node.removes:
-            if path in gathered.reads.states:
+            if is_rewritten_later(path):
                 continue
             try:
                 if self._measurer.state_of(path) != ABSENT:

@@ -217,7 +217,10 @@ class Endings:
             f" {path} differs (declare `nondeterministic = true` if that is right)"
         )
         if self._run.request.strict:
-            self._settlement.fail_settled(assignment.index, text, executed)
+            if self._run.graph.is_settled(assignment.index):
+                self._restoring.fail_readers(assignment.index, text)
+            else:
+                self._settlement.fail_settled(assignment.index, text, executed)
             return None
         self._run.warn(text, node.name)
         return row

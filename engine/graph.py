@@ -77,6 +77,18 @@ class RuntimeGraph:
             self._states[index] = NodeState.READY
         return ready
 
+    def find_unselected(self, plan: Plan, indices: tuple[int, ...]) -> tuple[int, ...]:
+        """The nodes outside the graph that these need, ascending."""
+        found: set[int] = set()
+        open_ends = list(indices)
+        while open_ends:
+            for dependency in plan.dependencies[open_ends.pop()]:
+                known = dependency in self._states or dependency in indices
+                if not known and dependency not in found:
+                    found.add(dependency)
+                    open_ends.append(dependency)
+        return tuple(sorted(found))
+
     def ready_at_start(self) -> tuple[int, ...]:
         return tuple(i for i in self.selected if self._states[i] is NodeState.READY)
 

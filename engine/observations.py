@@ -122,6 +122,7 @@ class Observations:
         self._remove = remove
         self._writes = WriteIndex()
         self._plan = plan
+        self._removers: dict[RelPath, list[int]] = {}
         self._names: set[str] = set()
         self._indexed = 0
         self._current: dict[RelPath, State] = {}
@@ -139,10 +140,19 @@ class Observations:
         for index in range(self._indexed, len(plan.nodes)):
             self._writes.add(index, plan.nodes[index])
             self._names.add(plan.nodes[index].name)
+            if plan.nodes[index].when is not When.FAILURE:
+                for path in plan.nodes[index].removes:
+                    self._removers.setdefault(path, []).append(index)
         self._indexed = len(plan.nodes)
 
     def writers(self, path: RelPath) -> list[int]:
         return self._writes.writers(path)
+
+    def changers(self, path: RelPath) -> list[int]:
+        """Every node after which `path` is as it left it: writers, and those that remove it
+        unless they run on failures only."""
+        removers = self._removers.get(path)
+        return self.writers(path) + removers if removers else self.writers(path)
 
     def pin(self, indices: Iterable[int], *, fresh_listing: bool = False) -> None:
         """Measures every source input of these nodes that is not pinned yet."""
@@ -258,10 +268,17 @@ class Observations:
             elif state == FOLDER:
                 raise Refused(f"reads `{path}` as a file, but it is a folder: write `{path}/`")
             elif state.startswith("link:") and ">" not in state:
-                raise Refused(f"reads `{path}`, which is a link that leads nowhere")
+                raise Refused(f"reads `{path}`, which is a link {self._explain_link(path)}")
             reads.states[path] = state
         reads.produced = tuple(produced)
         return reads
+
+    def _explain_link(self, path: RelPath) -> str:
+        """Where a link leads that leads to no plain file."""
+        place = os.path.join(self._root, path)
+        if os.path.isdir(place):
+            return f"to a folder: write `{path}/`"
+        return "to no plain file" if os.path.exists(place) else "that leads nowhere"
 
     def template_matches(self, index: int) -> tuple[RelPath, ...]:
         """What a template's pattern names now that the writers of its paths have settled.

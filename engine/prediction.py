@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,6 +18,7 @@ from assay.engine.clock import Clock, SystemClock
 from assay.engine.database import open_in_memory
 from assay.engine.decision import Decider, Execute, Serve
 from assay.engine.environment import CallerEnvironment, Refused
+from assay.engine.graph import RuntimeGraph
 from assay.engine.journal import Journal
 from assay.engine.keys import Change
 from assay.engine.measuring import Measurer
@@ -25,12 +27,14 @@ from assay.engine.results import Results
 from assay.engine.run_request import RunRequest
 from assay.engine.secret_seal import SecretSeal
 from assay.engine.stat_cache import StatCache
-from assay.engine.states import RunId
+from assay.engine.states import Outcome, RunId
 from assay.engine.store import Store
 from assay.engine.toolchain import Toolchain
 from assay.engine.version_probe import print_version
 from assay.plans.canonical import JsonValue
-from assay.plans.model import EdgeKind, Kind, NodeName, Plan, RelPath, When
+from assay.plans.diagnostics import PlanError
+from assay.plans.generations import expand_template
+from assay.plans.model import EdgeKind, Kind, Node, NodeName, Plan, RelPath, When
 from assay.plans.selection import Selection
 
 
@@ -72,8 +76,8 @@ def predict(
     root: str,
     clock: Clock | None = None,
 ) -> tuple[Prediction, ...]:
-    """One prediction a selected node, in plan order. Writes nothing; `store` None: no
-    store yet."""
+    """One prediction a selected node, in plan order, then those of instances that templates
+    would expand into. Writes nothing; `store` None: no store yet."""
     return _Predictor(store, plan, selection, request, root, clock or SystemClock()).predict()
 
 
@@ -94,13 +98,14 @@ class _Predictor:
             results = Results(database, Journal(database, time.time), time.time)
             stats = StatCache(database, time.time)
         self._plan = plan
-        self._selection = selection
         measurer = Measurer(root, stats, clock.now_ns)
         caller = CallerEnvironment(request.environ)
         self._observations = Observations(root, plan, measurer, results, remove=None)
         self._values: dict[str, JsonValue] = {}
-        self._settled: set[int] = set()
-        self._selected = frozenset(selection.indices)
+        self._results = results
+        self._graph = RuntimeGraph(plan, selection.indices)
+        self._instances: dict[int, tuple[int, ...]] = {}
+        """Template to its instances, once it has expanded."""
         self._decider = Decider(
             plan,
             RunId(""),
@@ -116,18 +121,52 @@ class _Predictor:
         )
 
     def predict(self) -> tuple[Prediction, ...]:
-        self._observations.pin(self._selection.indices)
+        self._observations.pin(self._graph.selected)
         found: dict[int, Prediction] = {}
-        for index in self._in_order():
+        ready = deque(self._graph.ready_at_start())
+        while ready:
+            index = ready.popleft()
+            if self._expands(index, found):
+                ready.extend(self._expand(index))
+                if self._instances[index]:
+                    continue
             found[index] = self._predict(index, found)
-            self._settled.add(index)
-        return tuple(found[index] for index in self._selection.indices)
+            # Only the order matters here: what a node would come to is in its prediction.
+            ready.extend(self._graph.settle(index, Outcome.CLEAN))
+        return tuple(found[index] for index in sorted(found))
+
+    def _expands(self, index: int, found: dict[int, Prediction]) -> bool:
+        """Whether this is a template whose paths are there as a run would find them."""
+        return (
+            self._plan.nodes[index].kind is Kind.TEMPLATE
+            and index not in self._instances
+            and all(found[d].verdict in _CERTAIN for d in self._plan.dependencies[index])
+        )
+
+    def _expand(self, index: int) -> tuple[int, ...]:
+        """Takes in the instances of a template; those that are ready at once."""
+        self._instances[index] = ()
+        try:
+            matches = self._observations.template_matches(index)
+            plan = expand_template(self._plan, index, matches)
+        except (PlanError, Refused):
+            return ()  # told when the template itself is predicted
+        new = tuple(range(len(self._plan.nodes), len(plan.nodes)))
+        needed = self._graph.find_unselected(plan, new)
+        self._plan = self._decider.plan = plan
+        self._observations.extend(plan)
+        ready = self._graph.add(plan, needed)
+        if new:
+            ready += self._graph.append(plan, new, index)
+        self._instances[index] = new
+        self._observations.pin((*needed, *new), fresh_listing=True)
+        return ready
 
     def _predict(self, index: int, found: dict[int, Prediction]) -> Prediction:
         node = self._plan.nodes[index]
         uncertain = [
             found[d]
-            for d in self._plan.dependencies[index]
+            for d in self._graph.dependencies(index)
             if d in found and found[d].verdict not in _CERTAIN
         ]
         refused = [p for p in uncertain if p.verdict is Forecast.REFUSED]
@@ -138,16 +177,17 @@ class _Predictor:
                 node.name, Forecast.REFUSED, f"skipped because of `{refused[0].node}`"
             )
         if node.command is None:
-            if not uncertain and node.kind is not Kind.TEMPLATE:
-                self._observations.record(index, ())
-                return Prediction(node.name, Forecast.CLEAN, "a group: all it follows is clean")
-            if node.kind is Kind.TEMPLATE:
+            instances = self._instances.get(index)
+            if node.kind is Kind.TEMPLATE and instances is None:
                 return Prediction(node.name, Forecast.UNKNOWN, "expands once its paths are written")
+            if not uncertain:
+                self._observations.gather_outputs(index, instances or ())
+                return Prediction(node.name, Forecast.CLEAN, "a group: all it follows is clean")
             names = ", ".join(f"`{p.node}`" for p in uncertain[:3])
             return Prediction(node.name, Forecast.UNKNOWN, f"a group that waits for {names}")
         if self._consumes_unknown(index, found):
             names = ", ".join(f"`{p.node}`" for p in uncertain[:3])
-            return Prediction(node.name, Forecast.UNKNOWN, f"depends on what {names} will write")
+            return self._unknown(node, f"depends on what {names} will write")
         return self._decide(index)
 
     def _consumes_unknown(self, index: int, found: dict[int, Prediction]) -> bool:
@@ -193,24 +233,18 @@ class _Predictor:
 
     def _is_rewritten_later(self, index: int) -> Callable[[RelPath], bool]:
         return lambda path: any(
-            writer != index and writer in self._selected and writer not in self._settled
+            writer != index
+            and self._graph.is_selected(writer)
+            and not self._graph.is_settled(writer)
             for writer in self._observations.writers(path)
         )
 
-    def _in_order(self) -> Iterator[int]:
-        """The selected nodes, each after everything it follows, plan order otherwise."""
-        pending: dict[int, int] = {}
-        dependents: dict[int, list[int]] = {}
-        for index in self._selection.indices:
-            needs = [d for d in self._plan.dependencies[index] if d in self._selected]
-            pending[index] = len(needs)
-            for dependency in needs:
-                dependents.setdefault(dependency, []).append(index)
-        ready = [index for index in reversed(self._selection.indices) if not pending[index]]
-        while ready:
-            index = ready.pop()
-            yield index
-            for dependent in reversed(dependents.get(index, ())):
-                pending[dependent] -= 1
-                if not pending[dependent]:
-                    ready.append(dependent)
+    def _unknown(self, node: Node, reason: str) -> Prediction:
+        last = self._results.last_of(self._plan.file, node.name)
+        return Prediction(
+            node.name,
+            Forecast.UNKNOWN,
+            reason,
+            since=last.run if last else None,
+            recorded_at=last.recorded_at if last else None,
+        )

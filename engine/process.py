@@ -364,13 +364,19 @@ class Processes:
                 found = orphans.read_stat(child)
                 if found is not None:
                     self._foreign[child] = found.start
+            housekeeper = threading.Thread(
+                target=self._keep_house, name="assay-orphans", daemon=True
+            )
+            try:
+                housekeeper.start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, str(error)) from error
             opened.clear()
         finally:
             for descriptor in opened:
                 os.close(descriptor)
         self._null = null
         self._own_session = os.getsid(0)
-        threading.Thread(target=self._keep_house, name="assay-orphans", daemon=True).start()
         self._prepared = True
 
     def _keep_house(self) -> None:

@@ -88,15 +88,15 @@ class Restoring:
         self._repair_counts: dict[int, int] = {}
 
     def is_rewritten_later(self, index: int, path: RelPath) -> bool:
-        """A writer of `path` that has not settled when this one is taken up comes later:
-        writers of one path are ordered. A template stands for its instances until it has
-        some, and settles after them."""
+        """A writer or remover of `path` that has not settled when this one is taken up comes
+        later: those of one path are ordered. A template stands for its instances until it
+        has some, and settles after them."""
         return any(
             writer != index
             and writer not in self._run.instances
             and self._run.graph.is_selected(writer)
             and not self._run.graph.is_settled(writer)
-            for writer in self._run.observations.writers(path)
+            for writer in self._run.observations.changers(path)
         )
 
     def queue_restore(self, index: int, serve: Serve, gathered: Gathered) -> None:
@@ -108,7 +108,7 @@ class Restoring:
         self.to_restore.append(
             RestoreJob(
                 index,
-                self._restore_row(node, claims_of(node), gathered.key),
+                self._restore_row(node, claims_of(node, self._run.plan.file), gathered.key),
                 tuple(item for item in serve.row.outputs if item[0] not in later),
                 later | gathered.reads.states.keys(),
                 serve,
@@ -205,7 +205,7 @@ class Restoring:
             )
         )
         for path, place in restored.trashed:
-            self._run.warn(f"`{path}` was edited by hand: moved to {place}", node.name)
+            self._run.warn(f"`{path}` held what nobody recorded: moved to {place}", node.name)
         if restored.unknown:
             names = ", ".join(f"`{path}`" for path in restored.unknown)
             self._run.warn(f"left files nobody declared where they are: {names}", node.name)

@@ -439,28 +439,13 @@ class RunLoop:
             self._run.ready.append(index)
             return
         # What an instance reads may come from a node that nobody had selected so far.
-        needed = self._find_unselected(new)
+        needed = self._run.graph.find_unselected(plan, new)
         ready = self._run.graph.add(plan, needed) + self._run.graph.append(plan, new, index)
         self._run.instances[index] = new
         self._run.observations.pin((*needed, *new), fresh_listing=True)
         self._tell_left_over()
         self._pins_due = True
         self._run.ready.extend(ready)
-
-    def _find_unselected(self, indices: tuple[int, ...]) -> tuple[int, ...]:
-        """The nodes outside the run that these need, ascending."""
-        found: set[int] = set()
-        open_ends = list(indices)
-        while open_ends:
-            for dependency in self._run.plan.dependencies[open_ends.pop()]:
-                if (
-                    not self._run.graph.is_selected(dependency)
-                    and dependency not in found
-                    and dependency not in indices
-                ):
-                    found.add(dependency)
-                    open_ends.append(dependency)
-        return tuple(sorted(found))
 
     def _heed_cancellation(self) -> None:
         asked = len(self._cancellation.signals)

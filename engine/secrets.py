@@ -11,6 +11,7 @@ Does not know where secrets come from or which nodes have any.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import threading
@@ -198,17 +199,20 @@ class Relay:
     def open(self, log: int, secrets: Iterable[bytes]) -> Stream:
         """A stream to the log descriptor `log`, copied from now on until `finish`.
 
-        The caller keeps `log` when this raises OSError (no descriptor left).
+        The caller keeps `log` when this raises OSError (no descriptor or no thread left).
         """
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._copy_all, name="assay-relay", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    raise OSError(errno.EAGAIN, str(error)) from error
+                self._thread = thread
         stream = Stream(log, secrets)
         with self._lock:
             self._streams.append(stream)
             self._has_streams.set()
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._copy_all, name="assay-relay", daemon=True
-                )
-                self._thread.start()
         return stream
 
     def finish(self, stream: Stream) -> None:

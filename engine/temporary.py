@@ -55,9 +55,14 @@ def result_of(path: str) -> str:
 
 
 def make(path: str) -> None:
-    """Make the folder, empty. Raises OSError, FileExistsError when something stands there."""
+    """Make the folder, empty. Raises OSError, FileExistsError when something stands there;
+    nothing is left then."""
     os.mkdir(path, 0o700)
-    os.mkdir(tmpdir_of(path), 0o700)
+    try:
+        os.mkdir(tmpdir_of(path), 0o700)
+    except OSError:
+        os.rmdir(path)
+        raise
 
 
 def remove(path: str) -> str | None:

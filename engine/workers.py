@@ -6,6 +6,7 @@ started when there is more to do than idle threads, up to the limit.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,14 +34,24 @@ class Workers:
         self._unfinished = 0
 
     def submit(self, job: Job) -> None:
-        """Coordinator only. The report arrives in the inbox; `finished` must be told."""
+        """Coordinator only. The report arrives in the inbox; `finished` must be told. Raises
+        OSError when the system does not allow a single thread."""
         self._unfinished += 1
         if self._unfinished > len(self._threads) and len(self._threads) < self._limit:
             # Daemon threads: an internal error in the coordinator must end the process,
             # not hang it; a run that ends as it should has joined them.
             thread = threading.Thread(target=self._work, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                # A limit of processes counts threads too. Those there are do the work.
+                if not self._threads:
+                    raise OSError(
+                        errno.EAGAIN,
+                        "The system refuses another thread: a limit of processes is reached",
+                    ) from None
+            else:
+                self._threads.append(thread)
         self._jobs.put(job)
 
     def finished(self) -> None:

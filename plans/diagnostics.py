@@ -72,7 +72,15 @@ def suggest(word: str, known: Iterable[str]) -> str | None:
 
 
 def shown(text: str) -> str:
-    """A name or path as a message shows it: on one line, what cannot be printed escaped."""
+    """A name or path as a message shows it: on one line, what cannot be printed escaped,
+    bytes that are no UTF-8 as `\\xNN`."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode()

@@ -50,7 +50,7 @@ def _find_targets(plan: Plan, targets: Sequence[str], tags: Sequence[str]) -> se
     chosen: set[int] = set()
     problems: list[Diagnostic] = []
     for text in targets:
-        found = names.find(text)
+        found = names.find(text) or _find_template(plan, names, text)
         chosen.update(found)
         for index in found:
             if plan.nodes[index].kind is Kind.TEMPLATE:
@@ -73,8 +73,18 @@ def _find_targets(plan: Plan, targets: Sequence[str], tags: Sequence[str]) -> se
     return chosen
 
 
+def _find_template(plan: Plan, names: NodeNames, text: str) -> Iterable[int]:
+    """The template whose instance `text` names: which instances there are shows only when
+    it expands, so all of them are meant."""
+    base = text.partition("[")[0]
+    found = names.find(base) if text.endswith("]") and base else ()
+    return [index for index in found if plan.nodes[index].kind is Kind.TEMPLATE]
+
+
 def _complain(message: str, near: str | None) -> Diagnostic:
-    return Diagnostic(message, hint=f"Did you mean `{shown(near)}`?" if near else None)
+    return Diagnostic(
+        message, hint=f"Did you mean `{shown(near)}`?" if near else "`assay plan` shows all nodes"
+    )
 
 
 def _close(plan: Plan, chosen: Iterable[int]) -> set[int]:

@@ -26,7 +26,7 @@ class Running:
     """One `assay run --json`, by its events."""
 
     def __init__(self, root: Path, words: tuple[str, ...], env: Mapping[str, str]) -> None:
-        self._err = tempfile.TemporaryFile()
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this is
         self._lines: list[str] = []
         self.process = subprocess.Popen(
             [*HEEDING, str(ASSAY), "run", "--json", *words],

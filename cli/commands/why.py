@@ -38,7 +38,12 @@ def perform(call: Call) -> int:
     selection = choose_nodes(plan, target.nodes)
     request = make_request(values, plan.loaded.plan, target.nodes)
     wanted = {plan.loaded.plan.nodes[index].name for index in selection.targets}
-    found = [each for each in ask(plan, selection, request) if each.node in wanted]
+    predictions = ask(plan, selection, request)
+    # Instances of a `foreach` over written paths are known only now.
+    named = [each for each in predictions if each.node in target.nodes]
+    found = named or [
+        each for each in predictions if each.node in wanted or each.node.partition("[")[0] in wanted
+    ]
     if values.flag("json"):
         out.write(json.dumps([describe_prediction(each) for each in found], indent=2) + "\n")
     else:

@@ -15,7 +15,7 @@ def claims(writes: str = "", reads: str = "", locks: str = "") -> Claims:
     def entries(text: str) -> tuple[object, ...]:
         return tuple(parse_entry(word, RelPath(".")) for word in text.split())
 
-    return Claims(entries(writes), entries(reads), tuple(locks.split()))  # type: ignore[arg-type]
+    return Claims(entries(writes), entries(reads), tuple(f"lock {n}" for n in locks.split()))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,18 @@ def test_what_a_node_removes_is_claimed_like_what_it_writes() -> None:
     node = Node(
         NodeName("n"), Origin("p"), command=Argv(("rm", "o")), removes=(RelPath("o"),)
     )
-    assert find_conflict(claims_of(node), claims(reads="o")) == "o"
+    assert find_conflict(claims_of(node, "p"), claims(reads="o")) == "o"
+
+
+def test_one_node_is_not_executed_by_two_runs_at_once() -> None:
+    """Also one that only reads: the second run waits and finds the result (C96)."""
+    check = Node(
+        NodeName("check"), Origin("p"), command=Argv(("lint",)), reads=claims(reads="o").reads
+    )
+    assert find_conflict(claims_of(check, "p"), claims_of(check, "p")) == "node check of p"
+    assert find_conflict(claims_of(check, "p"), claims_of(check, "q")) is None
+    every_time = Node(NodeName("t"), Origin("p"), command=Argv(("date",)))
+    assert find_conflict(claims_of(every_time, "p"), claims_of(every_time, "p")) is None
 
 
 def test_a_wait_that_closes_a_cycle_is_seen() -> None:

@@ -81,7 +81,7 @@ def test_a_handler_joins_when_all_it_follows_is_selected(tmp_path: Path) -> None
     ("targets", "tags", "message", "hint"),
     [
         (["lnik"], [], "There is no node `lnik`", "Did you mean `link`?"),
-        (["x*"], [], "There is no node `x*`", None),
+        (["x*"], [], "There is no node `x*`", "`assay plan` shows all nodes"),
         ([], ["shop"], "No node has the tag `shop`", "Did you mean `ship`?"),
     ],
 )

@@ -50,8 +50,8 @@ def test_half_rewritten_input_is_put_back(counted: Counted, probes: Probes, begi
     """What a formatter had half rewritten when its assay was killed is as it was before; an
     edit made since is kept in the trash."""
     script = (
-        f"cp f $TMPDIR/f; echo half > f; grep -q wait $TMPDIR/f && {shlex.join(probes.argv('fmt'))};"
-        " tr a-z A-Z < $TMPDIR/f > f"
+        "cp f $TMPDIR/f; echo half > f;"
+        f" grep -q wait $TMPDIR/f && {shlex.join(probes.argv('fmt'))}; tr a-z A-Z < $TMPDIR/f > f"
     )
     counted.plan({"fmt": {"run": script, "reads": ["f"], "writes": ["f"]}})
     counted.write("f", "wait\n")
@@ -74,7 +74,7 @@ def test_half_rewritten_input_is_put_back(counted: Counted, probes: Probes, begi
 def test_several_runs_after_a_kill(counted: Counted, probes: Probes, begin: Begin) -> None:
     """Of several runs that find a killed one, each waits until its remains are dealt with:
     none sees the half-done, and the work is done once."""
-    script = f"cp f $TMPDIR/f; echo half > f; {shlex.join(probes.argv('fmt'))}; tr a-z A-Z < $TMPDIR/f > f"
+    script = f"echo half > f; {shlex.join(probes.argv('fmt'))}"
     counted.plan({"fmt": {"run": script, "reads": ["f"], "writes": ["f"]}})
     counted.write("f", "text\n")
     run = begin()
@@ -128,7 +128,7 @@ def test_killed_again_and_again(counted: Counted, probes: Probes, begin: Begin) 
     assert (counted.root.parent / "seen").read_text() == "source\n" * 4
     assert probes.living == []
     assert counted.assay("runs").out.count("interrupted") == 3
-    assert [name for name in counted.path(".assay/tmp").glob("*.lease")] == []
+    assert list(counted.path(".assay/tmp").glob("*.lease")) == []
 
 
 def test_what_finished_before_the_kill_is_kept(

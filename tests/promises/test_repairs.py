@@ -115,6 +115,22 @@ def test_a_producer_that_fails_the_second_time_fails_its_readers(counted: Counte
     assert settled["detail"].startswith("what `b` wrote is gone and cannot be made again")
 
 
+def test_strict_fails_the_readers_of_what_is_made_again_otherwise(counted: Counted) -> None:
+    """With --strict, a producer that gives other bytes the second time fails who waits for it."""
+    counted.plan(
+        {
+            "a": {"run": "wc -l < count > x; echo >> count", "writes": ["x"]},
+            "thief": {"run": "rm -rf x .assay/cas", "after": ["a"]},
+            "c": {"run": "cat x > z", "reads": ["x"], "writes": ["z"], "after": ["thief"]},
+        }
+    )
+    counted.write("count", "")
+    executed, done = counted.tried("--strict")
+    assert (executed, done.code) == (["a", "a", "thief"], 1)
+    assert done.named("failed") == {"c"}
+    assert "gave another result" in done.out
+
+
 @pytest.mark.parametrize("ends_it", ["a cancel", "a failure"])
 def test_a_run_that_stops_begins_no_repair(
     counted: Counted, probes: Probes, begin: Begin, ends_it: str
