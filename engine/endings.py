@@ -94,6 +94,9 @@ class Endings:
             self._run.warn(
                 f"ended {count} process{'es' if count > 1 else ''} it left behind", node.name
             )
+        if executed.put_back:
+            names = ", ".join(f"`{path}`" for path in executed.put_back)
+            self._run.warn(f"put back what it had rewritten before it failed: {names}", node.name)
         if executed.not_put_back is not None:
             self._run.warn(
                 f"what it had rewritten could not be put back: {executed.not_put_back}", node.name

@@ -40,10 +40,13 @@ def find_attempt(store: Store, word: str, run: str) -> AttemptRow:
         attempts = store.attempts.of_run(row.id)
         found = _last(attempts, node)
         if found is None:
-            known = suggest(word, {each.node for each in attempts})
+            executed = {each.node for each in attempts if each.number}
+            known = suggest(word, executed)
             raise UsageError(
                 f"`{word}` did not execute in run {row.id}",
-                hint=f"Did you mean `{known}`?" if known else None,
+                hint=f"Did you mean `{known}`?"
+                if known
+                else f"`assay log {word}` finds its latest",
             )
         return found
     rows = store.runs.list(_RUNS_SEARCHED)

@@ -171,6 +171,8 @@ class LinesRenderer:
         has_log = self._look.show is Show.ALL and event.log is not None
         if is_plain and not self._look.all_clean and not has_log:
             return
+        if event.outcome is Outcome.CANCELLED and not event.attempts and not self._look.all_clean:
+            return  # on a terminal, what never started is only counted
         colour = _OUTCOME_COLOURS[event.outcome]
         line = self._line(event.outcome, colour, event.node, *_details(event, reason))
         if has_log and event.log is not None:
