@@ -152,9 +152,7 @@ def test_accounts_return_to_their_start_and_no_limit_is_ever_passed(seed: int) -
             held.append(demands[index])
         assert len(held) <= steps
         for name, limit in limits.items():
-            taken = sum(
-                amount for demand in held for permit, amount in demand if permit[1] == name
-            )
+            taken = sum(amount for demand in held for permit, amount in demand if permit[1] == name)
             assert taken <= limit
         assert held, "nothing runs although something waits"
         admission.give_back(held.pop(chance.randrange(len(held))))

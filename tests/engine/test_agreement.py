@@ -202,7 +202,7 @@ def test_a_completed_run_agrees_with_itself(ground: Ground) -> None:
 
 @pytest.mark.parametrize("change", sorted(CHANGES))
 def test_what_the_plain_way_notices_the_quick_way_notices(ground: Ground, change: str) -> None:
-    """No change that makes a node run or be restored is answered with "nothing to do" (C10, C16)."""
+    """No change that makes a node run or be restored goes unnoticed (C10, C16)."""
     assert ground.agree() is not None
     CHANGES[change](ground)
     assert ground.agree() is None

@@ -43,9 +43,7 @@ def test_writes_exclude_reads_and_writes_and_reads_are_shared(
 
 def test_what_a_node_removes_is_claimed_like_what_it_writes() -> None:
     """A removal excludes readers of the path."""
-    node = Node(
-        NodeName("n"), Origin("p"), command=Argv(("rm", "o")), removes=(RelPath("o"),)
-    )
+    node = Node(NodeName("n"), Origin("p"), command=Argv(("rm", "o")), removes=(RelPath("o"),))
     assert find_conflict(claims_of(node, "p"), claims(reads="o")) == "o"
 
 

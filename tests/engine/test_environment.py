@@ -76,7 +76,10 @@ def test_a_projection_follows_names_and_positions(path: tuple[str, ...], expecte
     assert project({"a": [{"b": 1}]}, path) == expected
 
 
-@pytest.mark.parametrize("path", [("x",), ("a", "1"), ("a", "-1"), ("a", "b"), ("a", "0", "b", "c")])
+MISSING = [("x",), ("a", "1"), ("a", "-1"), ("a", "b"), ("a", "0", "b", "c")]
+
+
+@pytest.mark.parametrize("path", MISSING)
 def test_a_missing_projection_is_told_from_null(path: tuple[str, ...]) -> None:
     """What is not there is an error of the consumer, not an empty value."""
     with pytest.raises(KeyError):

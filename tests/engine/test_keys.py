@@ -110,13 +110,13 @@ CHANGED: Mapping[str, object] = {
 
 @pytest.mark.parametrize("field", sorted(CHANGED))
 def test_a_field_changes_the_key_exactly_when_it_is_declared_to(field: str) -> None:
-    """Timeouts, priorities, descriptions and the like keep results; what decides bytes does not (C01, C22)."""
+    """Timeouts, priorities and the like keep results; what decides bytes does not (C01, C22)."""
     changed = dataclasses.replace(BASE, **{field: CHANGED[field]})
     assert (key_of(changed) != key_of()) == (FIELDS[field] is Role.DECLARATION)
 
 
 def test_what_a_node_consumes_is_in_the_key() -> None:
-    """Reads, tools, passed variables, values, keyed secrets and the platform each change it (C04, C07)."""
+    """Reads, tools, variables, values, keyed secrets and the platform change it (C04, C07)."""
     others = [
         {"reads": {RelPath("a.c"): State("file:12")}},
         {"reads": {RelPath("a.c"): State("exec:11")}},
@@ -175,13 +175,9 @@ def test_fields_are_framed_so_that_different_plans_cannot_collide() -> None:
         key_of(reads=reads(a="folder")),
         key_of(reads=reads(a="absent")),
         key_of(dataclasses.replace(BASE, writes=()), reads=reads(a="file:1")),
-        key_of(
-            dataclasses.replace(BASE, writes=(Entry(EntryKind.FILE, RelPath("a")),)), reads={}
-        ),
+        key_of(dataclasses.replace(BASE, writes=(Entry(EntryKind.FILE, RelPath("a")),)), reads={}),
         key_of(dataclasses.replace(BASE, writes=(Entry(EntryKind.TREE, RelPath("a")),)), reads={}),
-        key_of(
-            dataclasses.replace(BASE, writes=(), removes=(RelPath("a"),)), reads={}
-        ),
+        key_of(dataclasses.replace(BASE, writes=(), removes=(RelPath("a"),)), reads={}),
     ]
     for first, second in itertools.combinations(range(len(keys)), 2):
         assert keys[first] != keys[second], (first, second)
