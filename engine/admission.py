@@ -110,7 +110,3 @@ class Admission:
             self._free[permit] += amount
             if self._free[permit] > self._limits[permit]:
                 raise AssertionError(f"{permit} given back twice")
-
-    def is_idle(self) -> bool:
-        """Whether no permit is taken."""
-        return self._free == self._limits

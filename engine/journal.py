@@ -175,11 +175,6 @@ class Journal:
                 return
             after = rows[-1][0]
 
-    def last_seq(self) -> int:
-        """The seq of the newest record, 0 when there is none."""
-        row = self._database.query_one("SELECT max(seq) FROM journal")
-        return int(row[0] or 0) if row else 0
-
     def _decode(self, row: Row) -> Record:
         seq, at, run, node, kind, source, sequence, text = row
         try:

@@ -31,10 +31,6 @@ LARGE_FILE_BYTES: Final = 4 << 20
 TRIES: Final = 5
 """How often a file that changes while it is read is read again."""
 
-StatSignature = tuple[int, ...]
-"""(size, mtime_ns, ctime_ns, inode, mode); for a link those of the link and, when it
-leads to something, those of that."""
-
 
 class StatCache(Protocol):
     """States of files by their stat. `remember` may be called from any thread, and does
@@ -125,25 +121,6 @@ class Measurer:
             raise Unmeasurable(absolute_path, "does not exist")
         return Digest(state[5:])
 
-    def stat_signature(self, path: RelPath) -> StatSignature | None:
-        """What the stat cache goes by, without reading anything; None for nothing.
-
-        Equal signatures mean equal states only where every stamp in them is older than
-        the clock's tick at the time of measuring. Raises Unmeasurable.
-        """
-        info = self.look(path)
-        if info is None:
-            return None
-        signature = _sign(info)
-        if S_ISLNK(info.st_mode):
-            try:
-                behind = look_through(self._prefix + path)
-            except OSError as error:
-                raise Unmeasurable(path, _unreachable(error)) from error
-            if behind is not None:
-                signature += _sign(behind)
-        return signature
-
     def look(self, path: RelPath) -> os.stat_result | None:
         """The stat of what stands at `path`, None for nothing. Raises Unmeasurable."""
         try:
@@ -230,10 +207,6 @@ class Measurer:
                     states[path] = future.result()
                 except Unmeasurable as error:
                     unmeasurable[path] = error.reason
-
-
-def _sign(info: os.stat_result) -> StatSignature:
-    return (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_mode)
 
 
 def _unreachable(error: OSError) -> str:

@@ -108,15 +108,6 @@ class Results:
         )
         return 0 if row is None else int(row[0])
 
-    def get_many(self, addresses: Iterable[str]) -> dict[str, ResultRow]:
-        """The results under those of the addresses that have one; as `get` does."""
-        rows = self._database.query(
-            f"{_SELECT} WHERE address IN (SELECT value FROM json_each(?))",
-            (to_json(list(addresses)),),
-        )
-        opened = map(self._open, rows)
-        return {row.address: row for row in opened if row is not None}
-
     def put(self, row: ResultRow) -> None:
         """Record a result in place of the one under its address, and what it names. One that
         may not serve takes no place from one that may."""
@@ -184,15 +175,6 @@ class Results:
                 (to_column(path), state),
             )
             is not None
-        )
-
-    def known_states(self, path: RelPath) -> frozenset[State]:
-        """Every state any result ever named for this path."""
-        return frozenset(
-            State(row[0])
-            for row in self._database.query(
-                "SELECT state FROM recorded_outputs WHERE path = ?", (to_column(path),)
-            )
         )
 
     def writers_of(self, path: RelPath) -> tuple[tuple[str, NodeName, State], ...]:

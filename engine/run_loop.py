@@ -427,6 +427,11 @@ class RunLoop:
             },
         )
         self._keep_plan()
+        self._run.ledger.write(
+            partial(
+                self._run.store.runs.set_plan_digest, self._run.id, self._run.row.fence, plan.digest
+            )
+        )
         names = tuple(plan.nodes[i].name for i in new)
         self._settlement.tell(NodesAppended(template.name, names, plan.generation))
         if not new:

@@ -17,7 +17,7 @@ from assay.engine.results import ResultRow
 from assay.engine.states import RunId, RunStatus
 from assay.engine.store import Store
 from assay.engine.store_errors import StoreDamaged
-from assay.plans.model import NodeName, RelPath
+from assay.plans.model import NodeName
 
 RUNS = [f"{number:08x}" for number in range(1, 4)]
 NODES = 4
@@ -47,9 +47,8 @@ def facts_of(store: Store) -> Facts:
         },
         results={row.address: row for row in map(store.results.get, ADDRESSES) if row is not None},
         known=frozenset(
-            (f"out/{number}.o", str(state))
-            for number in range(NODES)
-            for state in store.results.known_states(RelPath(f"out/{number}.o"))
+            (str(path), str(state))
+            for path, state in store.database.query("SELECT path, state FROM recorded_outputs")
         ),
     )
 

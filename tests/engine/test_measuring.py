@@ -249,17 +249,3 @@ def test_a_tool_is_known_by_its_content(ground: Ground, tmp_path: Path) -> None:
         ground.measurer.tool_digest(str(tmp_path / "ld"))
     with pytest.raises(Unmeasurable, match="is a folder"):
         ground.measurer.tool_digest(str(tmp_path))
-
-
-def test_a_stat_signature_tells_every_change(ground: Ground) -> None:
-    """Of a file, of a link and of what the link leads to; absence has none."""
-    assert ground.measurer.stat_signature(RelPath("file")) is None
-    place = ground.write("file", "aaa")
-    ground.link("link", "file")
-    file = ground.measurer.stat_signature(RelPath("file"))
-    link = ground.measurer.stat_signature(RelPath("link"))
-    before = place.stat()
-    place.write_text("bbb")
-    os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert ground.measurer.stat_signature(RelPath("file")) != file
-    assert ground.measurer.stat_signature(RelPath("link")) != link

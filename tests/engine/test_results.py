@@ -36,7 +36,7 @@ def test_a_result_comes_back_as_it_was_put(store: Store) -> None:
     store.results.put(row)
     assert store.results.get("k1") == row
     store.results.put(dataclasses.replace(row, address="k2", value=None, log=None, serves=False))
-    assert store.results.get_many(["k1", "k2", "k3"]).keys() == {"k1", "k2"}
+    assert store.results.get("k2") is not None
     assert store.results.get("k3") is None
 
 
@@ -82,7 +82,7 @@ def test_a_row_that_is_not_what_was_put_is_evicted(store: Store, change: str) ->
     else:
         store.database.execute(f"UPDATE results SET {change} WHERE address = 'k'")
     address = "other" if "address" in change else "k"
-    assert store.results.get_many([address, "sound"]).keys() == {"sound"}
+    assert store.results.get("sound") is not None
     assert store.results.get(address) is None
     (record,) = store.journal.read()
     assert record.kind == "result-evicted"
@@ -121,8 +121,7 @@ def test_what_was_recorded_stays_known(store: Store) -> None:
     store.results.put(a_result("k", outputs={"o": f"file:{digest(2)}"}))
     store.results.evict("k", 1)
     path = RelPath("o")
-    assert store.results.known_states(path) == {f"file:{digest(1)}", f"file:{digest(2)}"}
-    assert store.results.knows(path, State(f"file:{digest(1)}"))
+    assert all(store.results.knows(path, State(f"file:{digest(n)}")) for n in (1, 2))
     assert not store.results.knows(path, State(f"file:{digest(3)}"))
     assert not store.results.knows(RelPath("none"), ABSENT)
 
@@ -170,11 +169,3 @@ def test_the_last_result_of_a_node(tmp_path: Path) -> None:
     assert last is not None
     assert last.address == "old"
     store.close()
-
-
-def test_many_results_at_once(store: Store) -> None:
-    """However many addresses, one question."""
-    with store.transaction():
-        for number in range(3000):
-            store.results.put(a_result(f"k{number}"))
-    assert len(store.results.get_many(f"k{number}" for number in range(0, 6000, 2))) == 1500

@@ -214,8 +214,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def needs_strace() -> None:
-    if shutil.which("strace") is None or subprocess.run(["strace", "-V"], capture_output=True).returncode:
-        pytest.skip("strace cannot trace here")
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not there")
 
 
 def points_of(call: str, first: int, last: int) -> list[int]:
