@@ -267,11 +267,6 @@ class Values:
         return next((o.default for o in self.command.options if o.name == name), "")
 
 
-def find_command(group: str, name: str) -> Command:
-    """The table's entry; the caller has the words from the table."""
-    return next(c for c in COMMANDS if (c.group, c.name) == (group, name))
-
-
 def match_words(argument: Argument | None, count: int) -> bool:
     """Whether a command may be given this many words."""
     if argument is None:

@@ -339,6 +339,9 @@ def migrate(
 
 
 def _open(path: str, mode: str, marker: str | None) -> tuple[Database, int]:
+    if os.path.exists(path) and not os.path.isfile(path):
+        # SQLite would wait for the other end of a named pipe.
+        raise StoreUnwritable(path, "it is not a plain file")
     try:
         connection = _connect(path, mode)
     except sqlite3.Error as error:

@@ -190,7 +190,7 @@ class Endings:
         path, was, now = _first_difference(earlier, row)
         if node.nondeterministic:
             try:
-                restore(
+                restored = restore(
                     self._run.store.root,
                     earlier.outputs,
                     node.writes,
@@ -202,6 +202,8 @@ class Endings:
                 )
             except (BlobMissing, BlobCorrupt, CannotRestore, FilesystemError):
                 return row  # the first result cannot be had any more: this one takes its place
+            for place, to in restored.trashed:
+                self._run.warn(f"`{place}` was edited by hand: moved to {to}", node.name)
             return earlier
         self._run.ledger.note(
             Fact.RESULT_REPLACED,

@@ -88,18 +88,6 @@ class Masker:
         return longest
 
 
-def mask_bytes(data: bytes, secrets: Iterable[bytes]) -> bytes:
-    """`data` without any byte of a secret."""
-    masker = Masker(secrets)
-    return masker.feed(data) + masker.finish()
-
-
-def mask_text(text: str, secrets: Iterable[bytes]) -> str:
-    """`text` without any character of a secret."""
-    masked = mask_bytes(text.encode("utf-8", "surrogateescape"), secrets)
-    return masked.decode("utf-8", "surrogateescape")
-
-
 def find_secret(data: bytes, secrets: Iterable[bytes]) -> bytes | None:
     """The first secret that occurs in `data`."""
     return next((secret for secret in secrets if secret and secret in data), None)

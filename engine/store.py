@@ -34,6 +34,7 @@ from assay.engine.store_errors import (
     StoreError,
     StoreFull,
     StoreNewer,
+    StoreUnreadable,
     StoreUnwritable,
 )
 
@@ -141,13 +142,17 @@ class Store:
 
         Writes nothing but SQLite's own `-wal` and `-shm`; where those cannot be made, and
         for a store of an older assay, a private copy is read. Raises StoreDamaged,
-        StoreNewer, StoreUnwritable (when even reading is refused).
+        StoreNewer, StoreUnreadable.
         """
         root = os.path.realpath(root)
         folder = os.path.join(root, FOLDER)
         path = os.path.join(folder, DATABASE)
-        if not os.path.exists(path):
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise StoreUnreadable(folder, (error.strerror or str(error)).lower()) from error
         database = _open_to_ask(path)
         store = cls(root, folder, database, now, recorded=True, place=folder, notices=[])
         store._reads_only = True
@@ -354,6 +359,9 @@ def _is_ready(folder: str) -> bool:
 
 
 def _explain_access(path: str) -> str:
+    """Why a file or folder of the store that is there cannot be used."""
+    if os.path.basename(path) != DATABASE and not os.path.isdir(path):
+        return "it is not a folder"
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         return "the file system is mounted read-only"
     return "permission denied"
@@ -603,7 +611,7 @@ def _open_private_copy(path: str) -> tuple[Database, int]:
             raise StoreBusy(path, 0.0, None)
         return databases.open_for_writing(copy, os.path.join(place, "marker"))
     except OSError as error:
-        raise StoreUnwritable(path, (error.strerror or str(error)).lower()) from error
+        raise StoreUnreadable(path, (error.strerror or str(error)).lower()) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

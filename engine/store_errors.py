@@ -39,6 +39,14 @@ class StoreUnwritable(StoreError):
         self.why = why
 
 
+class StoreUnreadable(StoreUnwritable):
+    """The store cannot even be read."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.args = (f"`{path}` cannot be read: {why}",)
+
+
 class StoreFull(StoreUnwritable):
     """The disk (or quota, or file size limit) that holds the store is full."""
 

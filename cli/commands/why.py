@@ -25,6 +25,7 @@ from assay.cli.requests import make_request
 from assay.engine.prediction import Prediction, predict
 from assay.engine.run_request import RunRequest
 from assay.engine.store import Store
+from assay.engine.store_errors import StoreUnreadable
 from assay.plans.selection import Selection
 
 
@@ -71,8 +72,12 @@ def tell_predictions(
 
 
 def ask(plan: LoadedPlan, selection: Selection, request: RunRequest) -> tuple[Prediction, ...]:
-    """The engine's predictions, from a store that is only read."""
-    store = Store.open_for_reading(plan.loaded.root)
+    """The engine's predictions, from a store that is only read; one that cannot be read is
+    of no use to a run either."""
+    try:
+        store = Store.open_for_reading(plan.loaded.root)
+    except StoreUnreadable:
+        store = None
     try:
         return predict(store, plan.loaded.plan, selection, request, plan.loaded.root)
     finally:

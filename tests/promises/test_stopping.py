@@ -74,3 +74,19 @@ def test_many_waiting_nodes_end_with_a_cancel(
     assert done.code == 130
     assert done.counts == {"cancelled": count + 1}
     assert len(done.outcomes) == count + 1
+
+
+def test_a_killed_run_keeps_the_plan_it_had_grown_to(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """The plan kept with a run has the instances that were appended before it was killed."""
+    counted.plan(
+        {
+            "gen": {"run": "mkdir d; echo > d/a", "writes": ["d/"]},
+            "t": {"foreach": "d/*", "run": probes.argv("t"), "reads": ["{{each}}"]},
+        }
+    )
+    run = begin()
+    probes.arrive("t")
+    run.kill()
+    assert "t[d/a]" in counted.assay("plan", "--run", "last").out
