@@ -266,7 +266,7 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
         )
     try:
         try:
-            ended = bench.processes.execute(assignment.spawn, started)
+            ended = _execute(bench.processes, assignment.spawn, started)
         except CannotStart as error:
             if assignment.interrupted is not None:
                 return Executed(assignment, assignment.interrupted, assignment.interrupted_detail)
@@ -278,6 +278,17 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
         return executed
     finally:
         temporary.remove(assignment.folder)
+
+
+def _execute(processes: Processes, spawn: Spawn, started: Callable[[int], None]) -> Ended:
+    """As `Processes.execute`. The folders of log and lease are made again where a node has
+    removed them (`git clean -fdx`)."""
+    try:
+        return processes.execute(spawn, started)
+    except FileNotFoundError:
+        for path in (spawn.log, spawn.lease):
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        return processes.execute(spawn, started)
 
 
 def _keep_log(path: str) -> str | None:

@@ -203,8 +203,10 @@ class Settlement:
             index in needless for index, o in outcomes.items() if o is Outcome.SKIPPED
         ):
             return RunStatus.COMPLETED
-        followed = {d for index in outcomes for d in self._run.graph.dependencies(index)}
-        sinks = (o for index, o in outcomes.items() if index not in followed)
+        # Handlers are no end of the plan: a teardown that worked makes nothing partly done.
+        work = {i: o for i, o in outcomes.items() if self._run.plan.nodes[i].when is When.SUCCESS}
+        followed = {d for index in work for d in self._run.graph.dependencies(index)}
+        sinks = (o for index, o in work.items() if index not in followed)
         if any(outcome in (Outcome.BUILT, Outcome.CLEAN) for outcome in sinks):
             return RunStatus.PARTIAL
         return RunStatus.FAILED

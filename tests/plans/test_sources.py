@@ -170,7 +170,7 @@ def test_names_are_shown_on_one_line(tmp_path: Path) -> None:
     """C121: control characters and bytes that are not UTF-8 are escaped in messages."""
     [found] = complaints(tmp_path, [node("a", [entry("a\nb\udcff")])])
     assert found.message == (
-        "Node `a` reads `a\\nb\\udcff`, but no node writes it and it does not exist"
+        "Node `a` reads `a\\nb\\xff`, but no node writes it and it does not exist"
     )
 
 
