@@ -352,6 +352,7 @@ def _capture(bench: Bench, assignment: Assignment, executed: Executed) -> None:
         node,
         bench.measurer,
         lambda path: matches(node.writes, RelPath(path)),
+        assignment.row.began_at,
     )
 
 

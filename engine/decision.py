@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from stat import S_ISDIR
 from typing import cast
 
 from assay.engine.environment import CallerEnvironment, Refused, project
@@ -216,16 +217,32 @@ class Decider:
 
 
 def changed_since(
-    expected: Mapping[RelPath, State], node: Node, measurer: Measurer, is_own: Callable[[str], bool]
+    expected: Mapping[RelPath, State],
+    node: Node,
+    measurer: Measurer,
+    is_own: Callable[[str], bool],
+    began_at: float,
 ) -> tuple[RelPath, ...]:
-    """Reads that are no longer as expected, the node's own writes and removes aside."""
+    """Reads that are no longer as expected, or were written to since `began_at` (seconds
+    since the epoch), the node's own writes and removes aside.
+
+    A file that was changed and changed back has the expected content, but the command may
+    have seen the other. Its mtime and ctime both tell; ctime alone also moves by a link.
+    """
+    began_ns = int(began_at * 1e9)
     moved: list[RelPath] = []
     removes = frozenset(node.removes)
     for path, state in expected.items():
         if path in removes or is_own(path):
             continue
         try:
-            if measurer.state_of(path) != state:
+            info = measurer.look(path)
+            written = (
+                info is not None
+                and not S_ISDIR(info.st_mode)
+                and min(info.st_mtime_ns, info.st_ctime_ns) > began_ns
+            )
+            if written or measurer.state_of(path) != state:
                 moved.append(path)
         except Unmeasurable:
             moved.append(path)

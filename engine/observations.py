@@ -360,11 +360,11 @@ class Observations:
         recorded = self._recorded.writers_of(path)
         if not recorded or self._writes.writers(path):
             return False
+        if recorded[0][0] != self._plan.file:
+            return False  # another plan put it there last: that plan's business
         vanished = [
             (node, state) for plan_file, node, state in recorded if plan_file == self._plan.file
         ]
-        if not vanished or len(vanished) < len(recorded):
-            return False
         try:
             state = self._measurer.state_of(path)
         except Unmeasurable as error:

@@ -130,16 +130,24 @@ class Results:
         )
         with self._database.atomically():
             self._database.execute(_PUT, (*values, _seal(values), row.recorded_at))
-            writer = (values[3], values[2])
-            if row.outputs:
-                self._database.execute_many(
-                    _PUT_OUTPUT,
-                    [
-                        (to_column(path), *writer, state, row.recorded_at)
-                        for path, state in row.outputs
-                        if state != ABSENT
-                    ],
-                )
+            self.note_outputs(row.plan_file, row.node, row.outputs)
+
+    def note_outputs(
+        self, plan_file: str, node: NodeName, outputs: Sequence[tuple[RelPath, State]]
+    ) -> None:
+        """This node left these states there, by executing or by being served what another
+        node or plan had recorded."""
+        if outputs:
+            writer = (to_column(plan_file), to_column(node))
+            at = self._now()
+            self._database.execute_many(
+                _PUT_OUTPUT,
+                [
+                    (to_column(path), *writer, state, at)
+                    for path, state in outputs
+                    if state != ABSENT
+                ],
+            )
 
     def evict(self, address: str, journal_seq: int) -> bool:
         """Take away the result that was recorded at `journal_seq`; False when another

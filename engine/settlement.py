@@ -154,6 +154,10 @@ class Settlement:
         if row.expires_at is not None:
             self._run.first_expiry = min(self._run.first_expiry or row.expires_at, row.expires_at)
         self._served.append(row.address)
+        node, plan_file = self._run.plan.nodes[index].name, self._run.plan.file
+        if (row.node, row.plan_file) != (node, plan_file):
+            note = self._run.store.results.note_outputs
+            self._run.ledger.write(partial(note, plan_file, node, row.outputs))
         self._run.observations.record(index, row.outputs)
         self.settle_clean(index, gathered, row, restored=restored)
 

@@ -294,3 +294,18 @@ def test_empty_folder_and_link_in_a_generated_tree_are_read(counted: Counted) ->
         assert counted.ran() == ["gen", "use"] * executed
         assert counted.read("o") == {"one": "1\n", "two": "2\n"}[target]
         counted.rests()
+
+
+def test_output_of_a_vanished_instance_that_another_plan_had_recorded(counted: Counted) -> None:
+    """A plan that was served what another plan recorded cleans up after itself all the same."""
+    for name in ("one.toml", "two.toml"):
+        counted.plan({"cc": CC, "link": LINK}, 'name = "twin"', file=name)
+    sources(counted, a="a", b="b")
+    assert counted.ran("one.toml") == ["cc[src/a.c]", "cc[src/b.c]", "link"]
+    assert counted.ran("two.toml") == []
+    counted.remove("src/b.c")
+    assert counted.ran("two.toml") == ["link"]
+    assert counted.read("app") == "a"
+    sources(counted, b="b")
+    assert counted.ran("one.toml") == []
+    assert counted.read("app") == "ab"

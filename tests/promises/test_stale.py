@@ -426,3 +426,18 @@ def test_shell_and_working_folder_are_part_of_the_result(counted: Counted) -> No
     assert counted.ran() == ["a"]
     counted.plan({"a": node})
     assert counted.ran() == []
+
+
+def test_input_changed_and_changed_back_meanwhile(counted: Counted) -> None:
+    """C03: content that is as before proves nothing when the file was written to during the
+    attempt: the result is not kept. A link made to an input is no write."""
+    counted.write("src", "1")
+    script = "printf 2 > src; cat src > o; printf 1 > src"
+    counted.plan({"a": {"run": script, "reads": ["src"], "writes": ["o"]}})
+    for _ in range(2):
+        executed, done = counted.tried()
+        assert (executed, done.code) == (["a"], 0)
+        assert "`src` changed while it ran" in warnings(done)
+    counted.plan({"a": {"run": "ln src o", "reads": ["src"], "writes": ["o"]}})
+    assert counted.ran() == ["a"]
+    counted.rests()
