@@ -69,10 +69,10 @@ class Spawn:
     env: Mapping[str, str]
     log: str
     lease: str
-    program: str | None = None
-    """Where argv[0] was found already, absolute; None: it is looked up."""
     masks: tuple[bytes, ...] = ()
     background: Background = Background.END
+    program: str | None = None
+    """Where argv[0] was found already, absolute; None: it is looked up."""
 
 
 @dataclass(frozen=True, slots=True)
