@@ -18,6 +18,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -33,11 +34,12 @@ from assay.engine.measuring import TRIES, Measurer, Unmeasurable
 from assay.engine.outputs import BrokenBoundary, capture_outputs, clear_outputs, states_before
 from assay.engine.process import NOT_EXECUTABLE, CannotStart, Ended, Processes, Spawn
 from assay.engine.secrets import find_secret, find_secret_in
+from assay.engine.spares import Spares
 from assay.engine.states import ABSENT, AttemptEnd, AttemptId, RunId, State
 from assay.engine.store import Store
 from assay.plans.canonical import canonical_json
 from assay.plans.entries import fixed_folder, matches
-from assay.plans.model import Argv, EntryKind, Node, RelPath, ResultKind, Script
+from assay.plans.model import Argv, Background, EntryKind, Node, RelPath, ResultKind, Script
 
 
 @dataclass(slots=True)
@@ -100,6 +102,7 @@ class Bench:
     measurer: Measurer
     blobs: Blobs | None
     processes: Processes
+    spares: Spares
     caller: CallerEnvironment
 
 
@@ -134,6 +137,7 @@ def plan_attempt(
     environ["ASSAY_ATTEMPT"] = attempt
     environ["ASSAY_RESULT"] = temporary.result_of(folder)
     masks = tuple(secret.encode("utf-8", "surrogateescape") for secret in gathered.secrets.values())
+    last = bench.store.attempts.last_of(node.name, bench.plan_file) if node.clean else None
     return Assignment(
         row=AttemptRow(
             id=attempt,
@@ -151,13 +155,13 @@ def plan_attempt(
             temp=folder,
             pid=None,
             claims=claims_of(node, bench.plan_file),
-            before=_states_before(node, bench.measurer),
+            before=_states_before(bench, node, last),
             detail="",
         ),
         index=index,
         node=node,
         gathered=gathered,
-        last=bench.store.attempts.last_of(node.name, bench.plan_file) if node.clean else None,
+        last=last,
         spawn=Spawn(
             attempt=attempt,
             argv=argv,
@@ -168,6 +172,7 @@ def plan_attempt(
             program=gathered.program,
             masks=masks,
             background=node.background,
+            leaves_lease=node.background is Background.END,
         ),
         folder=folder,
     )
@@ -253,8 +258,9 @@ def _clear(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
 def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], None]) -> Executed:
     """Runs the command and measures what it left. Worker thread; blocks until nothing of
     the attempt lives. Never raises for anything a command or a disk can do."""
+    spawn = assignment.spawn
     try:
-        temporary.make(assignment.folder)
+        bench.spares.prepare(spawn.lease, spawn.log, assignment.folder)
     except OSError as error:
         why = explain_error(error)
         return Executed(
@@ -266,7 +272,7 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
         )
     try:
         try:
-            ended = _execute(bench.processes, assignment.spawn, started)
+            ended = _execute(bench.processes, spawn, started)
         except CannotStart as error:
             if assignment.interrupted is not None:
                 return Executed(assignment, assignment.interrupted, assignment.interrupted_detail)
@@ -274,10 +280,16 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
         executed = _judge(bench, assignment, ended)
         if executed.end is not AttemptEnd.SUCCEEDED and assignment.kept:
             _put_back(bench, assignment, executed)
-        executed.log = _keep_log(assignment.spawn.log)
+        is_alone = not ended.left_behind and spawn.background is Background.END
+        if is_alone:
+            bench.spares.give_lease(spawn.lease)
+        elif spawn.leaves_lease:
+            with suppress(FileNotFoundError):
+                os.unlink(spawn.lease)
+        executed.log = _keep_log(spawn.log, bench.spares if is_alone else None)
         return executed
     finally:
-        temporary.remove(assignment.folder)
+        bench.spares.give_folder(assignment.folder)
 
 
 def _execute(processes: Processes, spawn: Spawn, started: Callable[[int], None]) -> Ended:
@@ -291,12 +303,15 @@ def _execute(processes: Processes, spawn: Spawn, started: Callable[[int], None])
         return processes.execute(spawn, started)
 
 
-def _keep_log(path: str) -> str | None:
+def _keep_log(path: str, spares: Spares | None) -> str | None:
     """The log's path, or None for one that nothing was written to, which goes."""
     try:
         if os.path.getsize(path):
             return path
-        os.unlink(path)
+        if spares is None:
+            os.unlink(path)
+        else:
+            spares.give_log(path)
     except FileNotFoundError:
         pass
     return None
@@ -404,11 +419,21 @@ def _holds_secret(root: str, path: RelPath, state: State, masks: tuple[bytes, ..
         return find_secret_in(file, masks) is not None
 
 
-def _states_before(node: Node, measurer: Measurer) -> dict[RelPath, State]:
-    """The declared writes, and what it will remove, as they stand now."""
-    states = states_before(node, measurer)
+def _states_before(bench: Bench, node: Node, last: AttemptRow | None) -> dict[RelPath, State]:
+    """The declared writes, and what it will remove, as the command is to find them.
+
+    What the try before left unfinished is not among them although it stands there until
+    `prepare_attempt`: a crash in between must not make it look as if it belonged there.
+    """
+    states = states_before(node, bench.measurer)
+    if last is not None and last.end is not AttemptEnd.SUCCEEDED:
+        knows = bench.store.results.knows
+        for path, state in list(states.items()):
+            is_left_over = state != last.before.get(path, ABSENT) and not knows(path, state)
+            if is_left_over and not matches(node.reads, path):
+                del states[path]
     for path in node.removes:
-        states[path] = measurer.state_of(path)
+        states[path] = bench.measurer.state_of(path)
     return states
 
 

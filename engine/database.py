@@ -350,6 +350,8 @@ def _open(path: str, mode: str, marker: str | None) -> tuple[Database, int]:
     try:
         if mode == "rw":
             database.execute("PRAGMA synchronous = NORMAL")
+            # Each checkpoint waits for the disk: every 16 MiB of log, not every four.
+            database.query_one("PRAGMA wal_autocheckpoint = 4000")
         version = _version(database)
         if version > SCHEMA_VERSION:
             raise StoreNewer(path, version, SCHEMA_VERSION)

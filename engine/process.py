@@ -71,6 +71,8 @@ class Spawn:
     lease: str
     masks: tuple[bytes, ...] = ()
     background: Background = Background.END
+    leaves_lease: bool = False
+    """The lease stays, free, for the caller to use again."""
     program: str | None = None
     """Where argv[0] was found already, absolute; None: it is looked up."""
 
@@ -188,7 +190,7 @@ class Processes:
                 os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
             seconds = time.monotonic() - running.began
             code, left_behind = self._finish(running)
-            if not running.keep:
+            if not running.keep and not spawn.leaves_lease:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(spawn.lease)
             if running.stream is not None and spawn.attempt not in self._kept:

@@ -50,7 +50,8 @@ def _recover_run(
     store: Store, measurer: Measurer, blobs: Blobs, clock: Clock, run: RunRow
 ) -> list[str]:
     told: list[str] = []
-    attempts = [row for row in store.attempts.of_run(run.id) if row.end is None]
+    every = store.attempts.of_run(run.id)
+    attempts = [row for row in every if row.end is None]
     traces = [_trace_of(store, row) for row in attempts]
     survivors = find_all_survivors(traces) if traces else {}
     ended = sorted(pid for pids in survivors.values() for pid in pids)
@@ -66,8 +67,6 @@ def _recover_run(
         else:
             put_back[row.id] = restored.put_back
             told.extend(f"what stood at `{path}` is in {to}" for path, to in restored.trashed)
-        if row.temp:
-            temporary.remove(row.temp)
     # On another host another assay may be doing the same: the fence lets one of the two
     # record it.
     with suppress(LostFence), store.transaction():
@@ -97,9 +96,8 @@ def _recover_run(
             run=run.id,
             data={"status": RunStatus.INTERRUPTED.value, "by": os.getpid()},
         )
-    for row in attempts:
-        with suppress(FileNotFoundError):
-            os.unlink(_lease_of(store, row))
+    for row in every:
+        _remove_empty(store, row)
     with suppress(FileNotFoundError):
         os.unlink(store.runs.lease_path(run.id))
     text = f"run {run.id} was interrupted: its assay (pid {run.owner.pid}) is gone"
@@ -132,6 +130,18 @@ def _put_back(store: Store, measurer: Measurer, blobs: Blobs, row: AttemptRow) -
         trash=os.path.join(store.trash, row.id),
         knows=lambda path, state: False,
     )
+
+
+def _remove_empty(store: Store, row: AttemptRow) -> None:
+    """Lease, private folder and a log that stayed empty: settled attempts leave theirs for
+    the next ones of their run."""
+    if row.temp:
+        temporary.remove(row.temp)
+    with suppress(FileNotFoundError):
+        os.unlink(_lease_of(store, row))
+    with suppress(FileNotFoundError):
+        if row.log and not os.path.getsize(row.log):
+            os.unlink(row.log)
 
 
 def _trace_of(store: Store, row: AttemptRow) -> Trace:

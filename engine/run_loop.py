@@ -108,6 +108,7 @@ class RunLoop:
                 self._run.bench.processes.kill(attempt)
             self._run.workers.stop()
             self._run.bench.processes.close()
+            self._run.bench.spares.remove_all()
             if lease is not None:
                 lease.release(remove=True)
 
@@ -159,6 +160,8 @@ class RunLoop:
             )
 
     def _finish(self, began: float) -> RunSettled:
+        # While the run is still open: a crash in here is then somebody's to clean up after.
+        self._run.bench.spares.remove_all()
         self._settlement.flush_held()
         outcomes = self._run.graph.outcomes
         counts: dict[str, int] = {}

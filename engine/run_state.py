@@ -36,6 +36,7 @@ from assay.engine.process import Processes
 from assay.engine.run_request import RunRequest
 from assay.engine.runs import RunRow
 from assay.engine.secret_seal import SecretSeal
+from assay.engine.spares import Spares
 from assay.engine.states import (
     AttemptId,
     RunStatus,
@@ -140,6 +141,7 @@ class RunState:
             measurer=self.measurer,
             blobs=self.blobs if store.recorded else None,
             processes=Processes(),
+            spares=Spares(),
             caller=self.caller,
         )
         self.neighbours = Neighbours(store, self.id, plan.file, self.parent)

@@ -33,7 +33,7 @@ STOREYS: dict[str, tuple[str, ...]] = {
     # Measuring and changing the workspace, one attempt from begin to settle.
     "work": (
         *("attempt", "certificate", "certify", "claims", "decision", "environment"),
-        *("materialize", "measuring", "observations", "outputs", "toolchain"),
+        *("materialize", "measuring", "observations", "outputs", "spares", "toolchain"),
     ),
     # What drives the rest: the parts of the run loop, and what is done instead of a run.
     "conductors": (

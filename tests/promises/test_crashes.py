@@ -260,3 +260,26 @@ def test_a_recovery_killed_as_well_is_no_worse(
         assert codes[0] in (-signal.SIGKILL, 128 + signal.SIGKILL, 0, 1)
         check_recovery(workspace, expected, system_tmp)
         shutil.rmtree(workspace.root)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_left_overs_are_still_cleared_after_a_kill_before_that(
+    tmp_path: Path, system_tmp: Path, number: int
+) -> None:
+    """C83: a try killed in between, after it was recorded and before the left-overs of the one
+    before it were out of the way, does not make them look like files that belong there."""
+    root = tmp_path / "w"
+    root.mkdir()
+    workspace = Workspace(root)
+    workspace.write("fatal", "")
+    # The shell's parent is assay.
+    script = "mkdir -p tree; ln -s x tree/link; test ! -e fatal || kill -9 $PPID; echo > tree/end"
+    workspace.write("plan.toml", f'[nodes.a]\nrun = "{script}"\nwrites = ["tree/"]\n')
+    assert workspace.assay("run", env={"TMPDIR": str(system_tmp)}).code == -signal.SIGKILL
+    workspace.path("fatal").unlink()
+
+    run_killed(workspace, "mkdir", number, system_tmp)
+    done = workspace.assay("run", env={"TMPDIR": str(system_tmp)})
+
+    assert done.code == 0, done.err
+    assert sorted(os.listdir(workspace.path("tree"))) == ["end", "link"]
