@@ -73,10 +73,10 @@ def test_own_plan_does_nothing_twice(repository: Workspace) -> None:
     assert repository.run(*CHEAP).named("built") == everything
     assert repository.run(*CHEAP).named("clean") == everything
 
-    append(repository, SECOND, "# edited\n")
+    append(repository, SECOND, "\n\n# edited\n")
     assert repository.run(*CHEAP).named("built") == {"lint", CHEAP[2]}
 
-    append(repository, "engine/states.py", "# edited\n")
+    append(repository, "engine/states.py", "\n\n# edited\n")
     assert repository.run(*CHEAP).named("built") == everything
 
     shutil.rmtree(repository.path("build"))
