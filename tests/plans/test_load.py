@@ -365,7 +365,7 @@ A = "web {{params.mode}}"
 timeout = "1m"
 [nodes.build]
 run = "build {{params.mode}} > out.js"
-reads = ["src/**", "../shared/x"]
+reads = ["src/**", "../common/x"]
 writes = ["out.js"]
 [nodes.test]
 run = ["./test.sh"]
@@ -375,7 +375,7 @@ after = ["build", "build*"]
 
 
 def write_web(root: Path) -> None:
-    for name in ("web/src/a", "web/src/b.swp", "web/skip/x", "shared/x", "web/test.sh"):
+    for name in ("web/src/a", "web/src/b.swp", "web/skip/x", "common/x", "web/test.sh"):
         write_file(root, name)
     write_file(root, "web/plan.toml", WEB)
 
@@ -390,7 +390,7 @@ def test_an_included_file_brings_its_nodes(tmp_path: Path) -> None:
     assert command_of(build) == "build x > out.js"
     assert build.command is not None
     assert getattr(build.command, "shell", None) == ("bash", "-c")
-    assert [str(entry) for entry in build.reads] == ["web/src/**", "shared/x"]
+    assert [str(entry) for entry in build.reads] == ["web/src/**", "common/x"]
     assert [str(entry) for entry in build.writes] == ["web/out.js"]
     assert build.ignore == ("*.swp", "/web/skip")
     assert (build.workdir, build.timeout_seconds) == ("web", 60.0)
