@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from assay.plans.model import Kind, Node
 
@@ -26,8 +27,12 @@ Permit = tuple[str, str]
 Demand = tuple[tuple[Permit, int], ...]
 """What one node takes while it runs; always all or none of it."""
 
+_USUAL: Final[Demand] = ((STEPS, 1),)
+
 
 def demand_of(node: Node) -> Demand:
+    if not (node.resources or node.locks) and node.kind is not Kind.AGENT:
+        return _USUAL
     demand: list[tuple[Permit, int]] = [(STEPS, 1)]
     if node.kind is Kind.AGENT:
         demand.append((AGENTS, 1))

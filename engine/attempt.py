@@ -56,8 +56,9 @@ class Assignment:
     node: Node
     gathered: Gathered
     spawn: Spawn
-    last: AttemptRow | None
-    """The node's try before this one, in whichever run."""
+    unfinished: AttemptRow | None
+    """The node's try before this one, in whichever run, when that did not succeed: what it
+    left counts for nothing."""
     folder: str
     """The attempt's private folder; TMPDIR is `t` in it, the result file `result`."""
     kept: tuple[tuple[RelPath, State], ...] = ()
@@ -66,6 +67,9 @@ class Assignment:
     """Those of them that did not stand as the key says: edited since the run looked."""
     interrupted: AttemptEnd | None = None
     interrupted_detail: str = ""
+    seen: int | None = None
+    version: int = -1
+    """As in `Queued`."""
 
 
 @dataclass(slots=True)
@@ -104,6 +108,7 @@ class Bench:
     processes: Processes
     spares: Spares
     caller: CallerEnvironment
+    temporary_places: tuple[str, ...]
 
 
 def plan_attempt(
@@ -114,13 +119,15 @@ def plan_attempt(
     index: int,
     node: Node,
     gathered: Gathered,
+    unfinished: AttemptRow | None,
     began_at: float,
 ) -> Assignment:
-    """`ordinal` counts the attempts of the run, `number` those of the node."""
+    """`ordinal` counts the attempts of the run, `number` those of the node; `unfinished` is
+    as in `Assignment`."""
     attempt = AttemptId(f"{run}-{ordinal}")
-    folder = temporary.plan_temp(attempt, bench.caller.variables)
-    log = os.path.join(bench.store.logs, f"{attempt}.log")
-    lease = os.path.join(bench.store.tmp, f"{attempt}.lease")
+    folder = temporary.plan_temp(attempt, bench.temporary_places)
+    log = f"{bench.store.logs}/{attempt}.log"
+    lease = f"{bench.store.tmp}/{attempt}.lease"
     match node.command:
         case Argv():
             argv = node.command.argv
@@ -137,7 +144,6 @@ def plan_attempt(
     environ["ASSAY_ATTEMPT"] = attempt
     environ["ASSAY_RESULT"] = temporary.result_of(folder)
     masks = tuple(secret.encode("utf-8", "surrogateescape") for secret in gathered.secrets.values())
-    last = bench.store.attempts.last_of(node.name, bench.plan_file) if node.clean else None
     return Assignment(
         row=AttemptRow(
             id=attempt,
@@ -155,17 +161,17 @@ def plan_attempt(
             temp=folder,
             pid=None,
             claims=claims_of(node, bench.plan_file),
-            before=_states_before(bench, node, last),
+            before=_states_before(bench, node, unfinished),
             detail="",
         ),
         index=index,
         node=node,
         gathered=gathered,
-        last=last,
+        unfinished=unfinished,
         spawn=Spawn(
             attempt=attempt,
             argv=argv,
-            cwd=os.path.normpath(os.path.join(bench.root, node.workdir)),
+            cwd=bench.root if node.workdir == "." else f"{bench.root}/{node.workdir}",
             env=environ,
             log=log,
             lease=lease,
@@ -242,14 +248,13 @@ def _make_folders(root: str, node: Node) -> None:
 
 def _clear(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
     node = assignment.node
-    last = assignment.last
-    broken = last is not None and last.end is not AttemptEnd.SUCCEEDED
+    unfinished = assignment.unfinished
     # By content, not by the last result: an older one may have been put back since.
     knows = bench.store.results.knows
     return clear_outputs(
         node,
         {path: state for path, state in assignment.row.before.items() if knows(path, state)},
-        last.before if last is not None and broken else None,
+        None if unfinished is None else unfinished.before,
         bench.measurer,
         os.path.join(bench.store.trash, assignment.row.id),
     ).trashed
@@ -419,17 +424,17 @@ def _holds_secret(root: str, path: RelPath, state: State, masks: tuple[bytes, ..
         return find_secret_in(file, masks) is not None
 
 
-def _states_before(bench: Bench, node: Node, last: AttemptRow | None) -> dict[RelPath, State]:
+def _states_before(bench: Bench, node: Node, unfinished: AttemptRow | None) -> dict[RelPath, State]:
     """The declared writes, and what it will remove, as the command is to find them.
 
     What the try before left unfinished is not among them although it stands there until
     `prepare_attempt`: a crash in between must not make it look as if it belonged there.
     """
     states = states_before(node, bench.measurer)
-    if last is not None and last.end is not AttemptEnd.SUCCEEDED:
+    if unfinished is not None:
         knows = bench.store.results.knows
         for path, state in list(states.items()):
-            is_left_over = state != last.before.get(path, ABSENT) and not knows(path, state)
+            is_left_over = state != unfinished.before.get(path, ABSENT) and not knows(path, state)
             if is_left_over and not matches(node.reads, path):
                 del states[path]
     for path in node.removes:

@@ -112,6 +112,11 @@ class Database:
             row = self._again(error, lambda: self._connection.execute(sql, parameters).fetchone())
         return row
 
+    def version(self) -> int:
+        """A number that is another one once another connection has committed."""
+        row = self.query_one("PRAGMA data_version")
+        return int(row[0]) if row else 0
+
     def query_until_damage(self, sql: str) -> tuple[list[Row], bool]:
         """The rows of one SELECT up to the first that cannot be read; whether that was all."""
         rows: list[Row] = []

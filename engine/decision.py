@@ -44,7 +44,6 @@ class Gathered:
     secrets: Mapping[str, str]
     program: str | None
     """Where the command's first word was found in PATH, absolute."""
-    recipe: Recipe
     recipe_json: bytes
     key: ActionKey
     address: str
@@ -144,7 +143,6 @@ class Decider:
             values=values,
             secrets=secrets,
             program=tools.program,
-            recipe=recipe,
             recipe_json=encoded,
             key=key,
             address=address_of(key, node, self.plan.name, self._run),
@@ -183,7 +181,8 @@ class Decider:
         last = self._results.last_of(self.plan.file, node.name)
         if last is None:
             return Execute("no recorded result")
-        changes = find_changes(cast(Recipe, json.loads(last.recipe)), gathered.recipe)
+        now = gathered.recipe_json.decode("utf-8", "surrogateescape")
+        changes = find_changes(cast(Recipe, json.loads(last.recipe)), cast(Recipe, json.loads(now)))
         if not changes:
             return Execute("last result was not cached", (), last)
         return Execute(summarize(changes), changes, last)

@@ -98,11 +98,13 @@ class Dispatch:
                 index,
                 node,
                 queued.gathered,
+                self._run.unfinished.find(node.name) if node.clean else None,
                 self._run.clock.now(),
             )
         except Unmeasurable as error:
             self._restoring.fail_queued(index, f"writes `{error.path}`, which {error.reason}")
             return None
+        assignment.seen, assignment.version = queued.seen, queued.version
         if not self._take_host_resources(index, assignment):
             return None
         return assignment

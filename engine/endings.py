@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from assay.engine.admission import demand_of
 from assay.engine.attempt import (
+    Assignment,
     Executed,
 )
 from assay.engine.blobs import BlobCorrupt, BlobMissing
@@ -44,6 +45,14 @@ HINT_BYTES: Final = 4096
 """How much of a failed command's output is searched for the name of a variable."""
 
 
+@dataclass(slots=True)
+class _Ending:
+    """What the next commit says of an attempt: completed while it is judged."""
+
+    fact: dict[str, JsonValue]
+    result: ResultRow | None = None
+
+
 class Endings:
     """Takes what workers report of attempts."""
 
@@ -65,9 +74,8 @@ class Endings:
         self._run.admission.give_back(demand_of(node))
         self._dispatch.release_host(row.id)
         now = self._run.clock.now()
-        self._run.ledger.note(
-            Fact.ATTEMPT_SETTLED,
-            node.name,
+        self._run.unfinished.note_end(row, executed.end)
+        ending = _Ending(
             {
                 "attempt": row.id,
                 "number": row.number,
@@ -79,16 +87,22 @@ class Endings:
                 "left_behind": [] if keeps else list(executed.left_behind),
                 "kept_running": list(executed.left_behind) if keeps else [],
                 "put_back": list(executed.put_back),
-            },
-            then=lambda _: self._run.store.attempts.settle(
+            }
+        )
+
+        def settle(position: int) -> None:
+            self._run.store.attempts.settle(
                 row.id,
                 executed.end,
                 executed.exit_code,
                 executed.signal,
                 executed.detail,
                 now,
-            ),
-        )
+            )
+            if ending.result is not None:
+                self._run.store.results.put(replace(ending.result, journal_seq=position))
+
+        self._run.ledger.note(Fact.ATTEMPT_SETTLED, node.name, ending.fact, then=settle)
         if executed.left_behind and not keeps and assignment.interrupted is None:
             count = len(executed.left_behind)
             self._run.warn(
@@ -102,11 +116,11 @@ class Endings:
                 f"what it had rewritten could not be put back: {executed.not_put_back}", node.name
             )
         if executed.end is AttemptEnd.SUCCEEDED:
-            self._succeed(executed, now)
+            self._succeed(executed, now, ending)
         else:
             self._fail(executed)
 
-    def _succeed(self, executed: Executed, now: float) -> None:
+    def _succeed(self, executed: Executed, now: float, ending: _Ending) -> None:
         assignment = executed.assignment
         index, node, gathered = assignment.index, assignment.node, assignment.gathered
         may_serve = (
@@ -144,24 +158,21 @@ class Endings:
             duration_seconds=executed.duration_seconds,
             log=executed.log,
         )
-        earlier = self._run.store.results.get(gathered.address) if may_serve else None
+        may_differ = may_serve and not self._is_first(assignment)
+        earlier = self._run.store.results.get(gathered.address) if may_differ else None
         if earlier is not None and earlier.serves and _differs(earlier, row):
             kept = self._resolve_difference(executed, earlier, row)
             if kept is None:
                 return
             row = kept
         if row.run == self._run.id:
-            self._run.ledger.note(
-                Fact.RESULT_RECORDED,
-                node.name,
-                {
-                    "address": row.address,
-                    "outputs": [list(item) for item in row.outputs],
-                    "value": row.value,
-                    "serves": row.serves,
-                },
-                then=lambda seq: self._run.store.results.put(replace(row, journal_seq=seq)),
-            )
+            ending.result = row
+            ending.fact["recorded"] = {
+                "address": row.address,
+                "outputs": [list(item) for item in row.outputs],
+                "value": row.value,
+                "serves": row.serves,
+            }
         if row.expires_at is not None:
             self._run.first_expiry = min(self._run.first_expiry or row.expires_at, row.expires_at)
         if row.value is not None:
@@ -179,6 +190,11 @@ class Endings:
             value=row.value,
             exit_code=executed.exit_code,
         )
+
+    def _is_first(self, assignment: Assignment) -> bool:
+        """Whether it is certain that no other result stands under its address: none did when
+        that was last looked at, and nobody else has written to the store since."""
+        return assignment.seen == 0 and assignment.version == self._run.ledger.version
 
     def _resolve_difference(
         self, executed: Executed, earlier: ResultRow, row: ResultRow

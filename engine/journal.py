@@ -55,11 +55,10 @@ class Fact(StrEnum):
     ATTEMPT_SETTLED = "attempt-settled"
     """attempt, number, end, exit_code, signal, detail, duration_seconds, left_behind (pids of
     processes that were ended), kept_running (pids of those left alive), put_back (inputs it
-    may have rewritten); by recovery also ended (pids)"""
+    may have rewritten), recorded ({address, outputs ([[path, state]]), value, serves}: the
+    result that stands from now on); by recovery also ended (pids)"""
     READS_MOVED = "reads-moved"
     """attempt, paths: changed while it ran, so its result is not cached"""
-    RESULT_RECORDED = "result-recorded"
-    """address, outputs ([[path, state]]), value, serves"""
     RESULT_REPLACED = "result-replaced"
     """address, path (first that differs), was, now (states), recorded_by, recorded_seq"""
     RESULT_EVICTED = "result-evicted"

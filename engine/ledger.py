@@ -1,14 +1,14 @@
 """What one run has yet to commit, and what it tells once that is done.
 
 State rows and the journal records that describe them go into one transaction; an event is
-emitted only after it. When the disk fills up the run goes on unrecorded: the ledger
-repeats what was pending on the store's in-memory stand-in, so that nobody else notices.
+emitted only after it. What begins may be committed ahead of what is pending. When the disk
+fills up the run goes on unrecorded: the ledger repeats what was to be written on the store's
+in-memory stand-in, so that nobody else notices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from assay.engine.events import Event, Warned
@@ -23,13 +23,6 @@ from assay.plans.model import NodeName
 HEARTBEAT_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    kind: str
-    node: NodeName | None
-    data: JsonValue
-
-
 class Ledger:
     """One run's pending records and announcements, in the order they were made."""
 
@@ -42,6 +35,8 @@ class Ledger:
         self._sequence = 0
         self._is_open = False
         self._source = f"run:{row.id}"
+        self.version = -1
+        """`Database.version` at the last commit."""
 
     def open(self, asked: dict[str, JsonValue]) -> None:
         """Creates the run's row and its first journal record, which also tells what was
@@ -74,20 +69,20 @@ class Ledger:
     ) -> None:
         """One journal record, part of the next commit; `then` receives its position and
         writes the state rows that the record describes."""
-        self._sequence += 1
-        sequence = self._sequence
 
         def append() -> None:
-            position = self._append(sequence, _Record(kind, node, data))
+            position = self.append_now(kind, node, data)
             if then is not None:
                 then(position)
 
         self._pending.append(append)
 
-    def append_now(self, kind: str, node: NodeName | None, data: JsonValue) -> None:
-        """One journal record, inside the transaction that `commit` has open for `last`."""
+    def append_now(self, kind: str, node: NodeName | None, data: JsonValue) -> int:
+        """One journal record, inside the transaction that `commit` has open; its position."""
         self._sequence += 1
-        self._append(self._sequence, _Record(kind, node, data))
+        return self._store.journal.append(
+            self._source, self._sequence, kind, run=self._row.id, node=node, data=data
+        )
 
     def write(self, change: Callable[[], object]) -> None:
         """A change of state rows, part of the next commit; must bear being repeated on an
@@ -98,31 +93,49 @@ class Ledger:
         """Emitted after the next commit."""
         self._events.append(event)
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether anything waits for a commit."""
+        return bool(self._pending or self._events)
+
     def commit(self, last: Callable[[], None] | None = None) -> None:
         """Commits what is pending, `last` at the end of the same transaction, then emits.
 
         Raises LostFence when another assay took the run over.
         """
-        if self._pending or last is not None:
-            try:
-                self._write_out(last)
-            except StoreUnwritable as error:
-                self._go_unrecorded(str(error))
-                self._write_out(last)
-            self._pending.clear()
+        pending, self._pending = self._pending, []
+        if last is not None:
+            pending.append(last)
+        if pending:
+            self._write_out([*pending, self._store.stats.flush])
         events, self._events = self._events, []
         for event in events:
             self._emit(event)
 
-    def _write_out(self, last: Callable[[], None] | None) -> None:
-        with self._store.transaction():
-            if self._is_open:
-                self._store.runs.check_fence(self._row.id, self._row.fence)
-            for change in self._pending:
-                change()
-            if last is not None:
-                last()
-            self._store.stats.flush()
+    def commit_ahead(self, act: Callable[[], None]) -> None:
+        """Commits `act` alone; what is pending stays so. Raises as `commit`."""
+        self._write_out([act])
+
+    def _write_out(self, changes: list[Callable[[], object]]) -> None:
+        try:
+            self._transact(changes)
+        except StoreUnwritable as error:
+            self._go_unrecorded(str(error))
+            self._transact(changes)
+
+    def _transact(self, changes: list[Callable[[], object]]) -> None:
+        said = self._sequence
+        try:
+            with self._store.transaction():
+                version = self._store.database.version()
+                if self._is_open and version != self.version:
+                    self._store.runs.check_fence(self._row.id, self._row.fence)
+                self.version = version
+                for change in changes:
+                    change()
+        except BaseException:
+            self._sequence = said  # nothing of it was said
+            raise
 
     def _go_unrecorded(self, why: str) -> None:
         self._store.degrade(why)
@@ -144,13 +157,3 @@ class Ledger:
     def heartbeat(self) -> None:
         """Tells with the next commit that the owner lives."""
         self.write(lambda: self._store.runs.heartbeat(self._row.id, self._row.fence))
-
-    def _append(self, sequence: int, fact: _Record) -> int:
-        return self._store.journal.append(
-            self._source,
-            sequence,
-            fact.kind,
-            run=self._row.id,
-            node=fact.node,
-            data=fact.data,
-        )

@@ -6,11 +6,12 @@ inbox; every report opens an admission pass; there are no waves. One turn of the
 1. take every report and due timer that is there, settle what they end;
 2. take up nodes that became ready: decide, settle what a recorded result serves;
 3. admit queued nodes under their permits;
-4. commit: settlements, journal and intents of what starts, in one transaction;
-5. tell (emit) what is now committed, then start what was intended.
+4. commit the intents of what starts, then start it;
+5. commit settlements with their journal in groups, and tell (emit) what is committed.
 
-Nodes that a recorded result serves are held back until something is dispatched or the run
-ends, so that a run with nothing to do writes one record.
+A group waits at most `COMMIT_SECONDS`, and not at all where what starts builds on it. Nodes
+that a recorded result serves are held back until something is dispatched or the run ends, so
+that a run with nothing to do writes one record.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from assay.engine.attempt import (
     Assignment,
     Executed,
 )
+from assay.engine.attempts import AttemptRow
 from assay.engine.certify import write_certificate
 from assay.engine.clock import Clock, SystemClock
 from assay.engine.decision import Serve
@@ -52,6 +54,7 @@ from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
     AttemptEnd,
+    AttemptId,
     NodeState,
     Outcome,
     RunStatus,
@@ -69,7 +72,7 @@ from assay.plans.selection import Selection
 from assay.plans.stored import plan_to_bytes
 
 COMMIT_SECONDS: Final = 0.05
-"""The longest a sealed settlement waits for its commit."""
+"""The longest a settlement waits for its commit."""
 
 
 class _Wake:
@@ -90,6 +93,11 @@ class RunLoop:
         self._endings = Endings(run, self._settlement, self._restoring, self._dispatch)
         self._cancellation = cancellation
         self._pins_due = True
+        self._group_is_timed = False
+        self._group_is_due = False
+        self._others: list[AttemptRow] = []
+        """Running attempts of other runs, as of the last look."""
+        self._others_version = -1
         self._cancels_seen = 0
         self._has_stopped = False
 
@@ -254,15 +262,41 @@ class RunLoop:
         self._run.after(HEARTBEAT_SECONDS, self._beat)
 
     def _commit(self, starting: list[Assignment]) -> None:
-        """One transaction for everything pending and the intents of what starts; then
-        tells it and starts it."""
+        """Records the intents of what starts and starts it; commits the settlements that
+        wait when their time has come, and tells them."""
         restoring, self._restoring.to_restore = self._restoring.to_restore, []
         if starting or restoring:
             self._run.dispatched = True
         if not self._run.dispatched and not self._cancels_seen:
             return  # held back: perhaps nothing will be dispatched at all
+        is_whole = self._is_group_due(starting, restoring)
+        if is_whole:
+            self._collect_group(pins=bool(starting or restoring))
+        still_waiting = frozenset(conflict.attempt for conflict in self._dispatch.blocked.values())
+        if starting or restoring or still_waiting != self._run.neighbours.waits:
+            self._begin(starting, restoring, still_waiting, is_whole=is_whole)
+        elif is_whole:
+            self._run.ledger.commit()
+        if self._settlement.has_held or self._run.ledger.has_pending:
+            self._time_group()
+
+    def _is_group_due(self, starting: list[Assignment], restoring: list[RestoreJob]) -> bool:
+        """Whether what has settled is to be committed now, not some milliseconds later."""
+        return (
+            self._group_is_due
+            or self._pins_due
+            or bool(restoring)
+            or self._run.stopping
+            or self._run.stopped_by is not None
+            or not (starting or self._busy())
+            or any(self._settlement.is_uncommitted(assignment.index) for assignment in starting)
+        )
+
+    def _collect_group(self, *, pins: bool) -> None:
+        """Everything that waits becomes part of the next commit."""
+        self._group_is_due = False
         self._settlement.flush_held()
-        if (starting or restoring) and self._pins_due:
+        if pins and self._pins_due:
             self._pins_due = False
             states, members = pins_as_json(self._run.observations.pins)
             self._run.ledger.note(
@@ -270,17 +304,38 @@ class RunLoop:
                 data={"paths": len(states), "patterns": len(members)},
                 then=lambda _: self._run.store.pins.save(self._run.id, states, members),
             )
+        while self._dispatch.started_pids:
+            attempt, pid = self._dispatch.started_pids.popleft()
+            if attempt in self._dispatch.running:  # one that has ended needs no finding
+                self._run.ledger.write(partial(self._run.store.attempts.record_pid, attempt, pid))
+
+    def _time_group(self) -> None:
+        if not self._group_is_timed:
+            self._group_is_timed = True
+            self._run.after(COMMIT_SECONDS, self._end_group)
+
+    def _end_group(self) -> None:
+        self._group_is_timed = False
+        self._group_is_due = True
+
+    def _begin(
+        self,
+        starting: list[Assignment],
+        restoring: list[RestoreJob],
+        still_waiting: frozenset[AttemptId],
+        *,
+        is_whole: bool,
+    ) -> None:
+        """Claims, then starts, as far as no other run is in the way."""
         begun: list[Assignment] = []
         restored: list[RestoreJob] = []
         blocked: list[tuple[int, Assignment | RestoreJob, Blocked]] = []
         overtaken: list[Assignment] = []
 
         def begin() -> None:
-            overtaken.clear()
-            begun.clear()
-            restored.clear()
-            blocked.clear()
-            others = self._run.neighbours.others() if starting or restoring else []
+            for outcome in (begun, restored, blocked, overtaken):
+                outcome.clear()
+            others = self._look_at_others() if starting or restoring else []
             for assignment in starting:
                 conflict = self._run.neighbours.find_blocking(assignment.row.claims, others)
                 if conflict is None and self._is_overtaken(assignment):
@@ -301,13 +356,10 @@ class RunLoop:
             waits = {conflict.attempt for _, _, conflict in blocked}
             self._run.neighbours.wait_for(frozenset(waits | still_waiting))
 
-        still_waiting = frozenset(conflict.attempt for conflict in self._dispatch.blocked.values())
-        while self._dispatch.started_pids:
-            attempt, pid = self._dispatch.started_pids.popleft()
-            if attempt in self._dispatch.running:  # one that has ended needs no finding
-                self._run.ledger.write(partial(self._run.store.attempts.record_pid, attempt, pid))
-        needs_begin = bool(starting or restoring) or still_waiting != self._run.neighbours.waits
-        self._run.ledger.commit(begin if needs_begin else None)
+        if is_whole:
+            self._run.ledger.commit(begin)
+        else:
+            self._run.ledger.commit_ahead(begin)
         for index, item, conflict in blocked:
             self._dispatch.hold_for_other(index, item, conflict)
         for assignment in overtaken:
@@ -318,12 +370,22 @@ class RunLoop:
             self._restoring.restoring[item.row.id] = item
             self._run.workers.submit(partial(self._restoring.restore, item))
 
+    def _look_at_others(self) -> list[AttemptRow]:
+        """Running attempts of other runs; inside a transaction. None have appeared as long
+        as nobody else has written to the store."""
+        if self._others or self._others_version != self._run.ledger.version:
+            self._others = self._run.neighbours.others()
+            self._others_version = self._run.ledger.version
+        return self._others
+
     def _is_overtaken(self, assignment: Assignment) -> bool:
         """Whether another run has recorded a result for the node since it was decided that it
         must execute."""
-        seen = self._run.queued[assignment.index].seen
+        queued = self._run.queued[assignment.index]
+        if queued.seen is None or queued.version == self._run.ledger.version:
+            return False
         address = assignment.gathered.address
-        return seen is not None and self._run.store.results.find_standing(address) not in {0, seen}
+        return self._run.store.results.find_standing(address) not in {0, queued.seen}
 
     def _note_begun(self, assignment: Assignment) -> None:
         row = assignment.row
@@ -394,7 +456,9 @@ class RunLoop:
                 {"key": gathered.key, "recorded_by": decision.expired.run},
             )
         self._run.graph.move(index, NodeState.QUEUED)
-        self._run.queued[index] = Queued(gathered, decision.reason, decision.seen)
+        self._run.queued[index] = Queued(
+            gathered, decision.reason, decision.seen, self._run.ledger.version
+        )
         self._run.admission.enter(index, node.priority, demand_of(node))
 
     def _expand(self, index: int) -> None:

@@ -42,7 +42,9 @@ from assay.engine.states import (
     RunStatus,
 )
 from assay.engine.store import Store
+from assay.engine.temporary import find_places
 from assay.engine.toolchain import Toolchain
+from assay.engine.unfinished import Unfinished
 from assay.engine.version_probe import print_version
 from assay.engine.workers import Workers
 from assay.plans.canonical import JsonValue
@@ -61,6 +63,8 @@ class Queued:
     reason: str
     seen: int | None = None
     """As `Execute.seen`."""
+    version: int = -1
+    """`Ledger.version` when that was decided."""
 
 
 def _find_parent(request: RunRequest) -> AttemptId | None:
@@ -107,6 +111,7 @@ class RunState:
             params=request.params,
         )
         self.ledger = Ledger(store, self.row, emit)
+        self.unfinished = Unfinished(store, self.ledger, plan.file)
         self.measurer = Measurer(store.root, store.stats, clock.now_ns)
         self.blobs = Blobs(store.cas, store.tmp)
         self.caller = CallerEnvironment(request.environ)
@@ -143,6 +148,7 @@ class RunState:
             processes=Processes(),
             spares=Spares(),
             caller=self.caller,
+            temporary_places=find_places(self.caller.variables),
         )
         self.neighbours = Neighbours(store, self.id, plan.file, self.parent)
         self.graph = RuntimeGraph(plan, selection.indices)

@@ -46,6 +46,8 @@ class Settlement:
         """Addresses of results that served, to be marked with the next commit."""
         self._facts: list[JsonValue] = []
         """Settlements to be journalled in one record with the next commit."""
+        self._uncommitted: set[int] = set()
+        """Nodes that settled since the last commit."""
         self._culprits: dict[int, NodeName] = {}
 
     def settle(
@@ -80,6 +82,7 @@ class Settlement:
                 value=value,
             )
         )
+        self._uncommitted.add(index)
         self._run.ready.extend(self._run.graph.settle(index, outcome, not_needed=not_needed))
         if (
             outcome is Outcome.FAILED
@@ -145,6 +148,7 @@ class Settlement:
         ]
         self._held.append(event)
         self._facts.append(fact)
+        self._uncommitted.add(index)
         self._run.ready.extend(self._run.graph.settle(index, Outcome.CLEAN))
 
     def serve(self, index: int, serve: Serve, gathered: Gathered, restored: int) -> None:
@@ -175,9 +179,19 @@ class Settlement:
         """Told in its place among the settlements."""
         self._held.append(event)
 
+    @property
+    def has_held(self) -> bool:
+        """Whether anything waits for `flush_held`."""
+        return bool(self._held or self._facts)
+
+    def is_uncommitted(self, index: int) -> bool:
+        """Whether something that `index` follows directly has settled since the last commit."""
+        return not self._uncommitted.isdisjoint(self._run.graph.dependencies(index))
+
     def flush_held(self) -> None:
         """Journals in one record what settled since the last commit, and tells of the nodes
         that recorded results served."""
+        self._uncommitted.clear()
         held, self._held = self._held, []
         served, self._served = self._served, []
         if served:

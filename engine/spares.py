@@ -71,11 +71,12 @@ def _take(pool: deque[str], path: str) -> bool:
 def _is_untouched(path: str) -> bool:
     """Whether the folder holds an empty TMPDIR and nothing else, both private still."""
     try:
+        tmpdir = temporary.tmpdir_of(path)
         return (
-            os.listdir(path) == [os.path.basename(temporary.tmpdir_of(path))]
-            and not os.listdir(temporary.tmpdir_of(path))
+            os.listdir(path) == [os.path.basename(tmpdir)]
+            and not os.listdir(tmpdir)
             and _is_private(path)
-            and _is_private(temporary.tmpdir_of(path))
+            and _is_private(tmpdir)
         )
     except OSError:
         return False

@@ -23,25 +23,30 @@ LONGEST_BYTES: Final = 59
 _FIXED: Final = ("/tmp", "/var/tmp")  # noqa: S108 -- a folder of our own, 0700, is made there
 
 
-def plan_temp(attempt: AttemptId, environ: Mapping[str, str]) -> str:
-    """The absolute path D for an attempt; nothing is made, nothing stands there now.
+def find_places(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The folders that private ones can be made in, best first: the caller's TMPDIR, or
+    /tmp where that is missing or cannot be written."""
+    return tuple(
+        folder.rstrip("/")
+        for folder in (environ.get("TMPDIR", ""), *_FIXED)
+        if folder.startswith("/") and os.access(folder, os.W_OK | os.X_OK)
+    )
 
-    Below the caller's TMPDIR, or below /tmp where that is missing, too long, or no folder.
-    """
-    own = environ.get("TMPDIR", "")
+
+def plan_temp(attempt: AttemptId, places: tuple[str, ...]) -> str:
+    """The absolute path D for an attempt, in the first of `places` that is not too long;
+    nothing is made, nothing stands there now."""
     name = f"assay-{attempt}"
-    for folder in (own, *_FIXED):
-        path = os.path.join(folder.rstrip("/"), name)
-        if not folder.startswith("/") or not os.access(folder, os.W_OK | os.X_OK):
-            continue
+    for place in places:
+        path = f"{place}/{name}"
         number = 1
         # Ids are unique within one store; another workspace's left-over may bear this one.
         while os.path.lexists(path):
             number += 1
-            path = os.path.join(folder.rstrip("/"), f"{name}-{number}")
+            path = f"{place}/{name}-{number}"
         if len(os.fsencode(tmpdir_of(path))) <= LONGEST_BYTES:
             return path
-    return os.path.join(_FIXED[0], name)
+    return f"{_FIXED[0]}/{name}"
 
 
 def tmpdir_of(path: str) -> str:

@@ -37,7 +37,7 @@ STOREYS: dict[str, tuple[str, ...]] = {
     ),
     # What drives the rest: the parts of the run loop, and what is done instead of a run.
     "conductors": (
-        *("agreement", "collection", "dispatch", "endings", "ledger", "neighbours"),
+        *("agreement", "collection", "dispatch", "endings", "ledger", "neighbours", "unfinished"),
         *("prediction", "recovery", "restoring", "run_loop", "run_request", "run_state"),
         "settlement",
     ),

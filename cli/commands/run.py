@@ -5,6 +5,7 @@ Does not know how nodes are scheduled; the engine tells in events.
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import signal
@@ -108,6 +109,8 @@ def execute(
 
     store = Store.open_for_run(plan.loaded.root, now=time.time, on_wait=stop_waiting)
     is_open = True
+    # The plan stays until the end: no search for cyclic garbage need look through it.
+    gc.freeze()
     try:
         with refusing(plan.sources):
             settled = run_plan(store, plan.loaded.plan, selection, request, tell, cancellation)
