@@ -6,6 +6,7 @@ dies. Knows nothing of what a lock stands for.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -86,11 +87,14 @@ def take(path: str) -> LockFile:
 
 
 def is_held(path: str) -> bool:
-    """Whether anyone holds the lock on `path`; False when there is no such file."""
+    """Whether anyone holds the lock on `path`; False when there is no such file, or a link,
+    which is never one of ours."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return False
+        raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

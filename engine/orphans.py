@@ -12,7 +12,6 @@ attempts it asks about.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
 import time
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from assay.engine import lock_files
 from assay.engine.states import AttemptId
 
 ASK_SECONDS: Final = 0.5
@@ -163,37 +163,12 @@ def send(pid: int, start: int, *signals: int) -> bool:
     return True
 
 
-def is_lease_held(path: str) -> bool:
-    """Whether a living process holds this lease. A free or absent lease proves nothing."""
-    try:
-        lease = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        # Shared: two who ask at the same time must not take each other for the holder.
-        fcntl.flock(lease, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lease)
-    return False
-
-
-def find_survivors(
-    attempt: AttemptId, lease_path: str, session: int | None = None
-) -> tuple[int, ...]:
-    """Living processes of an attempt of another, dead assay, ascending. `session` is the
-    recorded pid of its main process. See `find_all_survivors`."""
-    traces = (Trace(attempt, lease_path, session),)
-    return find_all_survivors(traces).get(attempt, ())
-
-
 def find_all_survivors(traces: Sequence[Trace]) -> dict[AttemptId, tuple[int, ...]]:
     """Living processes of each attempt that has any, from one walk over /proc.
 
     The asking process and its ancestors may be among them, when it runs inside a node.
     A held lease without a survivor means that its holder cannot be seen from here:
-    `is_lease_held` decides.
+    `lock_files.is_held` decides.
     """
     return {attempt: tuple(sorted(found)) for attempt, found in _survivors(traces).items()}
 
@@ -205,7 +180,8 @@ def end_survivors(
     *,
     ask_seconds: float = ASK_SECONDS,
 ) -> tuple[int, ...]:
-    """End what `find_survivors` finds: SIGTERM once, SIGKILL after `ask_seconds`.
+    """End the living processes of an attempt of another, dead assay: SIGTERM once, SIGKILL
+    after `ask_seconds`. `session` is the recorded pid of its main process.
 
     Returns the pids that were ended, ascending, once none is left. Processes that refuse
     our signals, and the asking process with its ancestors, are left alone.
@@ -242,7 +218,7 @@ def _survivors(traces: Sequence[Trace]) -> dict[AttemptId, dict[int, Stat]]:
     named = {trace.attempt for trace in traces}
     leases: dict[tuple[int, int], AttemptId] = {}
     for trace in traces:
-        if is_lease_held(trace.lease):
+        if lock_files.is_held(trace.lease):
             status = os.stat(trace.lease)
             leases[status.st_dev, status.st_ino] = trace.attempt
     stats = {pid: stat for pid, stat in _everyone() if stat.is_alive}

@@ -18,7 +18,9 @@ def perform(call: Call) -> int:
     with reading_store() as store:
         run = store.runs.find(call.values.words[0]).id if call.values.words else None
         node = call.values.text("node") or None
+        found = False
         for record in store.journal.read(run=run, node=node):
+            found = True
             if call.out.failure is not None:
                 break
             call.out.write(
@@ -26,6 +28,12 @@ def perform(call: Call) -> int:
             )
             if record.kind == Fact.AGREED and run is not None and not call.values.flag("json"):
                 _expand(store, record, call.out)
+        if node is not None and not found:
+            of_run = "" if run is None else f" in run {run}"
+            call.err.write(
+                f"no record is of `{one_line(node)}` alone{of_run}: it was never executed there, or"
+                " is spelt otherwise\n"
+            )
     return ExitCode.DONE
 
 

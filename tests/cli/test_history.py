@@ -175,6 +175,9 @@ def test_journal_tells_the_run_and_expands_an_agreement(ran: Workspace) -> None:
     assert [each["seq"] for each in records] == sorted(each["seq"] for each in records)
     node = ran.assay("journal", "--node", "bad", "--json").out.splitlines()
     assert {json.loads(line)["node"] for line in node} == {"bad"}
+    unknown = ran.assay("journal", "--node", "bat")
+    assert (unknown.code, unknown.out) == (0, "")
+    assert "no record is of `bat`" in unknown.err
 
 
 def test_why_names_what_changed(ran: Workspace) -> None:

@@ -287,3 +287,20 @@ def test_names_of_any_bytes_come_back(path: str, name: str) -> None:
     )
     rows = database.query("SELECT path FROM recorded_outputs WHERE path = ?", (to_column(name),))
     assert [from_column(row[0]) for row in rows] == [name]
+
+
+def test_version_tells_of_commits_by_others(path: str) -> None:
+    """Inside a transaction and outside: another number once another connection committed,
+    the same one after commits of its own and while the other has not committed."""
+    database, other = open_it(path), open_it(path)
+    before = database.version()
+    database.execute(INSERT, ("a", "1"))
+    with database.transaction():
+        assert database.version() == before
+    with other.transaction():
+        other.execute(INSERT, ("b", "2"))
+        assert database.version() == before
+    with database.transaction():
+        after = database.version()
+        assert after != before
+    assert database.version() == after

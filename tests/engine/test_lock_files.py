@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from pathlib import Path
@@ -93,4 +94,15 @@ def test_a_link_is_never_followed(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to("elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
         lock_files.take(str(tmp_path / "lock"))
+    assert not lock_files.is_held(str(tmp_path / "lock"))
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_asking_holds_nobody_up(tmp_path: Path) -> None:
+    """Two who ask at the same time do not take each other for the holder."""
+    path = tmp_path / "lease"
+    assert not lock_files.is_held(str(path))
+    path.touch()
+    with path.open() as asker:
+        fcntl.flock(asker, fcntl.LOCK_SH)
+        assert not lock_files.is_held(str(path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 from probe import Probe, Probes
 
-from assay.engine import orphans
+from assay.engine import lock_files, orphans
 from assay.engine.states import AttemptId
 
 ASSAY = """
@@ -28,6 +27,11 @@ ASSAY = """
 """
 
 
+def survivors_of(attempt: AttemptId, lease: str, session: int | None = None) -> set[int]:
+    found = orphans.find_all_survivors([orphans.Trace(attempt, lease, session)])
+    return set(found.get(attempt, ()))
+
+
 @dataclass(frozen=True)
 class Dead:
     """An attempt that lives on although its assay was killed."""
@@ -38,7 +42,7 @@ class Dead:
 
     def found(self, *, session: bool = True) -> set[int]:
         pid = self.probe.pid if session else None
-        return set(orphans.find_survivors(self.attempt, self.lease, pid))
+        return survivors_of(self.attempt, self.lease, pid)
 
     def end(self, ask_seconds: float = orphans.ASK_SECONDS) -> set[int]:
         return set(
@@ -72,7 +76,7 @@ def test_each_sign_finds_a_process(dead: Dead) -> None:
     hidden.detach()
     pids.add(hidden.pid)
     assert dead.found() == pids
-    assert orphans.is_lease_held(dead.lease)
+    assert lock_files.is_held(dead.lease)
 
 
 def test_session_outlives_its_leader(dead: Dead) -> None:
@@ -80,7 +84,7 @@ def test_session_outlives_its_leader(dead: Dead) -> None:
     child = dead.probe.fork("child", environ={}, keep_files=False)
     dead.probe.exit()
     dead.probe.gone()
-    assert not orphans.is_lease_held(dead.lease)
+    assert not lock_files.is_held(dead.lease)
     assert dead.found(session=False) == set()
     assert dead.found() == {child.pid}
 
@@ -91,7 +95,7 @@ def test_a_pid_given_again_is_no_survivor(probes: Probes, tmp_path: Path) -> Non
         probe = probes.arrive("other")
         attempt = AttemptId(f"dead-{os.getpid()}")
         lease = str(tmp_path / "lease")
-        assert orphans.find_survivors(attempt, lease, other.pid) == ()
+        assert survivors_of(attempt, lease, other.pid) == set()
         assert orphans.end_survivors(attempt, lease, other.pid) == ()
         assert probe.is_alive
         probe.exit()
@@ -129,8 +133,9 @@ def test_asker_inside_the_attempt_is_spared(tmp_path: Path) -> None:
     attempt = f"dead-{os.getpid()}"
     script = f"""
         import os
-        from assay.engine import orphans
-        assert os.getpid() in orphans.find_survivors({attempt!r}, "/nowhere")
+        from assay.engine import lock_files, orphans
+        found = orphans.find_all_survivors([orphans.Trace({attempt!r}, "/nowhere")])
+        assert os.getpid() in found[{attempt!r}]
         assert orphans.end_survivors({attempt!r}, "/nowhere") == ()
     """
     environ = {**os.environ, "ASSAY_ATTEMPT": attempt}
@@ -145,20 +150,6 @@ def test_many_attempts_in_one_walk(dead: Dead, tmp_path: Path) -> None:
     ]
     found = orphans.find_all_survivors([orphans.Trace(dead.attempt, dead.lease), *others])
     assert found == {dead.attempt: (dead.probe.pid,)}
-
-
-def test_leases(tmp_path: Path) -> None:
-    """A lease is held while someone has it locked; asking holds nobody else up."""
-    path = tmp_path / "lease"
-    assert not orphans.is_lease_held(str(path))
-    with path.open("w") as lease:
-        assert not orphans.is_lease_held(str(path))
-        with path.open() as asker:
-            fcntl.flock(asker, fcntl.LOCK_SH)
-            assert not orphans.is_lease_held(str(path))
-        fcntl.flock(lease, fcntl.LOCK_EX)
-        assert orphans.is_lease_held(str(path))
-    assert not orphans.is_lease_held(str(path))
 
 
 def test_signals_go_to_the_process_meant(probes: Probes) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from probe import Probe, Probes
 
-from assay.engine import orphans
+from assay.engine import lock_files, orphans
 from assay.engine.process import CannotStart, Ended, Processes, Spawn
 from assay.engine.states import AttemptId
 from assay.plans.model import Background
@@ -191,7 +191,7 @@ def test_lease_is_held_while_anything_lives_and_removed_after(
 ) -> None:
     """The lease is locked by the command itself and gone once the attempt is over."""
     execution, probe = start_probe(ground, probes, "a")
-    assert orphans.is_lease_held(execution.spawn.lease)
+    assert lock_files.is_held(execution.spawn.lease)
     probe.exit()
     execution.result()
     assert not os.path.exists(execution.spawn.lease)
@@ -574,7 +574,8 @@ def test_nothing_survives_a_cancel(ground: Ground, script: str) -> None:
     ended = execution.result()
     os.close(reader)
     assert ended.signal == signal.SIGTERM
-    assert orphans.find_survivors(attempt, execution.spawn.lease) == ()
+    trace = orphans.Trace(attempt, execution.spawn.lease)
+    assert orphans.find_all_survivors([trace]) == {}
 
 
 def test_terminate_signals_the_group_once(ground: Ground, probes: Probes) -> None:

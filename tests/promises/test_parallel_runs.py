@@ -303,3 +303,33 @@ def test_stopped_run_is_alive(counted: Counted, probes: Probes, begin: Begin) ->
     node.exit(0)
     assert first.finish().code == 0
     assert second.finish().outcomes == {"a": "clean"}
+
+
+def test_a_settlement_is_committed_while_others_run(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """A node that has ended is told and recorded soon, however long the next ones take."""
+    counted.plan(
+        {
+            "quick": {"run": "echo 1 > q", "writes": ["q"]},
+            "slow": {"run": probes.argv("slow"), "after": ["quick"], "locks": ["l"]},
+            "other": {"run": probes.argv("other"), "locks": ["m"]},
+        }
+    )
+    run = begin("-j3")
+    slow, other = probes.arrive("slow"), probes.arrive("other")
+    run.told("node-settled", "quick")
+    rows = sqlite3.connect(counted.root / ".assay" / "assay.db").execute(
+        "SELECT kind, node FROM journal"
+        " WHERE kind LIKE 'attempt-%' AND node <> 'other' ORDER BY seq"
+    )
+    # What builds on a settlement is not recorded before it.
+    assert list(rows) == [
+        ("attempt-begun", "quick"),
+        ("attempt-settled", "quick"),
+        ("attempt-begun", "slow"),
+    ]
+    slow.exit(0)
+    run.told("node-settled", "slow")
+    other.exit(0)
+    assert run.finish().code == 0
