@@ -40,6 +40,8 @@ _SLICE_SECONDS: Final = 0.1
 _PAUSE_SECONDS: Final = 0.002
 """Some kinds of busy come back at once, without SQLite's own wait."""
 
+_ROWS_AT_ONCE: Final = 64
+
 _NO_TRANSACTION: Final[AbstractContextManager[None]] = nullcontext()
 
 
@@ -96,6 +98,16 @@ class Database:
                 self._connection.executemany(sql, rows)
             except sqlite3.Error as error:
                 raise self._translated(error) from error
+
+    def insert_many(self, head: str, rows: Sequence[Parameters]) -> None:
+        """`head VALUES` these rows, all of one width, in one transaction. Many rows make one
+        statement: between two statements other threads take their turn."""
+        with self.atomically():
+            for start in range(0, len(rows), _ROWS_AT_ONCE):
+                chunk = rows[start : start + _ROWS_AT_ONCE]
+                row = f"({', '.join('?' * len(chunk[0]))})"
+                values = [value for each in chunk for value in each]
+                self.execute(f"{head} VALUES {', '.join([row] * len(chunk))}", values)
 
     def query(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """All rows of one SELECT."""

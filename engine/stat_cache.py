@@ -110,8 +110,8 @@ class StatCache:
             return
         with self._database.atomically():
             self._enter()
-            self._database.execute_many(
-                "INSERT OR REPLACE INTO stat_cache VALUES (?, ?, ?, ?, ?, ?, ?)",
+            self._database.insert_many(
+                "INSERT OR REPLACE INTO stat_cache",
                 [(to_column(path), *entry) for path, entry in fresh.items()],
             )
 
