@@ -100,6 +100,12 @@ COMMANDS: tuple[Command, ...] = (
             Option("dry_run", ("--dry-run",), "Say what would run and why; run nothing."),
             BOUNDARY,
             Option(
+                "deadline",
+                ("--deadline",),
+                "Cancel the run when it takes longer, e.g. 30m.",
+                "DURATION",
+            ),
+            Option(
                 "log",
                 ("--log",),
                 "Whose output is shown.",
@@ -157,6 +163,12 @@ COMMANDS: tuple[Command, ...] = (
         ),
     ),
     Command("show", "Show a run and how its nodes settled.", "show", RUN_WORD, (JSON, COLOR)),
+    Command(
+        "cancel",
+        "Cancel a run of another process, and wait until it has ended.",
+        "cancel",
+        RUN_WORD._replace(required=True),
+    ),
     Command(
         "log",
         "Print the output of a node's latest attempt, or of one attempt.",

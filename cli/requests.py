@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 
+from assay.cli.errors import UsageError
 from assay.cli.options import Values, read_params
 from assay.engine.certificate import Basis
 from assay.engine.run_request import RunRequest
+from assay.plans.durations import POSITIVE_FORM, DurationError, parse_duration
 from assay.plans.model import Plan
 
 
@@ -26,7 +28,20 @@ def make_request(
         fail_fast=values.flag("fail_fast"),
         fresh=values.flag("fresh"),
         strict=values.flag("strict"),
+        deadline_seconds=_read_deadline(values.text("deadline")),
         environ=dict(os.environ),
         params=read_params(values.texts("param")),
         basis=basis,
     )
+
+
+def _read_deadline(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        seconds = parse_duration(text)
+    except DurationError as error:
+        raise UsageError(f"`--deadline` must be {error}, not `{text}`") from None
+    if not seconds:
+        raise UsageError(f"`--deadline` must be {POSITIVE_FORM}, not `{text}`")
+    return seconds

@@ -103,11 +103,13 @@ class WaitingForRun:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Someone asked the run to stop: `signal` by number, or None for another cause."""
+    """The run is to stop: `signal` by number, or None for another cause, which `cause`
+    tells."""
 
     signal: int | None
     immediate: bool
     running: int
+    cause: str = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)

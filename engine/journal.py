@@ -42,7 +42,8 @@ class Fact(StrEnum):
     """The only record of a run with nothing to do: with (the earlier run whose nodes all
     agreed), selected (how many)"""
     CANCEL_REQUESTED = "cancel-requested"
-    """signal, immediate"""
+    """signal, immediate, cause: what the run heeded. By whoever asked from another process:
+    by, around (the run it was asked of, when this one is nested in it)"""
     SOURCES_PINNED = "sources-pinned"
     """paths, patterns: how many; the pins themselves are kept beside the journal"""
     RESULT_SERVED = "result-served"

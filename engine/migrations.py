@@ -48,7 +48,8 @@ _VERSION_1: Final = (
         agreed_with TEXT,
         targets TEXT NOT NULL,
         params TEXT NOT NULL,
-        waiting TEXT NOT NULL DEFAULT '[]'
+        waiting TEXT NOT NULL DEFAULT '[]',
+        cancel TEXT
     )""",
     "CREATE INDEX runs_unsettled ON runs (ordinal) WHERE status IN ('pending', 'running')",
     "CREATE INDEX runs_by_plan_file ON runs (plan_file)",

@@ -88,13 +88,16 @@ def _recover_run(
                     "put_back": list(put_back.get(row.id, ())),
                 },
             )
-        store.runs.settle(run.id, fence, RunStatus.INTERRUPTED, {})
+        status = RunStatus.INTERRUPTED
+        if store.runs.cancel_of(run.id) is not None:
+            status = RunStatus.CANCELLED
+        store.runs.settle(run.id, fence, status, {})
         store.journal.append(
             f"recovery:{run.id}",
             0,
             Fact.RUN_SETTLED,
             run=run.id,
-            data={"status": RunStatus.INTERRUPTED.value, "by": os.getpid()},
+            data={"status": status.value, "by": os.getpid()},
         )
     for row in every:
         _remove_empty(store, row)

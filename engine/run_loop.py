@@ -75,6 +75,10 @@ COMMIT_SECONDS: Final = 0.05
 """The longest a settlement waits for its commit."""
 
 
+LISTEN_SECONDS: Final = 0.3
+"""How often a run looks whether another process has cancelled it."""
+
+
 class _Wake:
     """A message that only ends the wait for messages."""
 
@@ -98,6 +102,7 @@ class RunLoop:
         self._others: list[AttemptRow] = []
         """Running attempts of other runs, as of the last look."""
         self._others_version = -1
+        self._heard_version = -1
         self._cancels_seen = 0
         self._has_stopped = False
 
@@ -150,6 +155,11 @@ class RunLoop:
         self._tell_left_over()
         self._run.ready.extend(self._run.graph.ready_at_start())
         self._run.after(HEARTBEAT_SECONDS, self._beat)
+        self._run.after(LISTEN_SECONDS, self._listen)
+        deadline = self._run.request.deadline_seconds
+        if deadline is not None:
+            text = f"the deadline of {deadline:g}s has passed"
+            self._run.after(deadline, lambda: self._cancellation.request_once(text))
 
     def _keep_plan(self) -> None:
         """The plan as it is now goes into the store with the next commit, once."""
@@ -260,6 +270,20 @@ class RunLoop:
     def _beat(self) -> None:
         self._run.ledger.heartbeat()
         self._run.after(HEARTBEAT_SECONDS, self._beat)
+
+    def _listen(self) -> None:
+        """Hears of a cancel that another process has written to the store."""
+        version = self._run.store.database.version()
+        if version != self._heard_version:
+            runs = self._run.store.runs
+            asked = runs.cancel_of(self._run.id)
+            # As long as the run around this one lives, it ends the node that this one is: to be
+            # faster would look like a failure of that node.
+            if asked is None or asked.around is None or not runs.is_alive(asked.around):
+                self._heard_version = version
+                if asked is not None:
+                    self._cancellation.request_once(f"cancelled by {asked.by}")
+        self._run.after(LISTEN_SECONDS, self._listen)
 
     def _commit(self, starting: list[Assignment]) -> None:
         """Records the intents of what starts and starts it; commits the settlements that
@@ -520,18 +544,20 @@ class RunLoop:
         self._run.ready.extend(ready)
 
     def _heed_cancellation(self) -> None:
-        asked = len(self._cancellation.signals)
+        asked = len(self._cancellation.causes)
         if asked == self._cancels_seen:
             return
         first = self._cancels_seen == 0
         self._cancels_seen = asked
         self._run.certifies = False
         immediate = not first or asked > 1
-        signal = self._cancellation.signals[-1]
+        cause = self._cancellation.causes[-1]
         self._run.ledger.note(
-            Fact.CANCEL_REQUESTED, data={"signal": signal, "immediate": immediate}
+            Fact.CANCEL_REQUESTED,
+            data={"signal": cause.signal, "immediate": immediate, "cause": cause.text},
         )
-        self._run.ledger.announce(CancelRequested(signal, immediate, len(self._dispatch.running)))
+        running = len(self._dispatch.running)
+        self._run.ledger.announce(CancelRequested(cause.signal, immediate, running, cause.text))
         self._run.stopping = True
         if immediate:
             self._run.killing = True

@@ -18,11 +18,21 @@ class RunRequest:
     fail_fast: bool = False
     fresh: bool = False
     strict: bool = False
+    deadline_seconds: float | None = None
+    """How long after its start the run cancels itself."""
     targets: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     params: tuple[tuple[str, str], ...] = ()
     basis: Basis | None = None
     """Given: a run in which nothing is left to do certifies it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a run is to stop: a signal by number, or else `text`, one clause."""
+
+    signal: int | None = None
+    text: str = "cancelled"
 
 
 class Cancellation:
@@ -33,12 +43,18 @@ class Cancellation:
     """
 
     def __init__(self) -> None:
-        self.signals: list[int | None] = []
+        self.causes: list[Cause] = []
         self.wake: Callable[[], None] = _do_nothing
 
     def request(self, signal: int | None = None) -> None:
-        self.signals.append(signal)
+        self.causes.append(Cause(signal))
         self.wake()
+
+    def request_once(self, text: str) -> None:
+        """Unless it was asked to stop already: what is no person in a hurry kills nothing."""
+        if not self.causes:
+            self.causes.append(Cause(None, text))
+            self.wake()
 
 
 def _do_nothing() -> None:

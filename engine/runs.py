@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LEASE_SECONDS",
     "AmbiguousPrefix",
+    "Cancel",
     "Lease",
     "LostFence",
     "NoSuchRun",
@@ -67,6 +68,16 @@ class RunRow:
 
 Rows = list[RunRow]
 """Named here because `Runs` has a method `list`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """That a run was asked to stop: `by` whom, in words, and when; `around` is the run it
+    was asked of, when that is one that this run is nested in."""
+
+    by: str
+    at: float
+    around: RunId | None
 
 
 class NoSuchRun(Exception):
@@ -303,6 +314,36 @@ class Runs:
             return tuple(AttemptId(attempt) for attempt in from_json(row[0]))
         except (ValueError, TypeError) as error:
             raise self._database.damaged(f"the row of run {run} cannot be read") from error
+
+    def cancel(self, run: RunId, by: str, around: RunId | None = None) -> bool:
+        """Ask the run to stop, durably; its owner sees it soon. False when it was asked
+        before, has settled or never was."""
+        return bool(
+            self._database.execute(
+                f"UPDATE runs SET cancel = ? WHERE id = ? AND cancel IS NULL AND {_OPEN}",
+                (to_json([by, self._now(), around]), run),
+            )
+        )
+
+    def cancel_of(self, run: RunId) -> Cancel | None:
+        """Who asked the run to stop, None when nobody did."""
+        row = self._database.query_one("SELECT cancel FROM runs WHERE id = ?", (run,))
+        if row is None or row[0] is None:
+            return None
+        try:
+            by, at, around = from_json(row[0])
+            return Cancel(str(by), float(at), None if around is None else RunId(around))
+        except (ValueError, TypeError) as error:
+            raise self._database.damaged(f"the row of run {run} cannot be read") from error
+
+    def children(self, run: RunId) -> Rows:
+        """The unsettled runs that nodes of this one started."""
+        rows = self._database.query(
+            f"{_SELECT} WHERE {_OPEN} AND parent_attempt IN"
+            " (SELECT id FROM attempts WHERE run = ?) ORDER BY ordinal",
+            (run,),
+        )
+        return [self._decode(row) for row in rows]
 
     def lease_path(self, run: RunId) -> str:
         """Absolute path of the file whose lock the run's owner holds."""

@@ -37,9 +37,9 @@ STOREYS: dict[str, tuple[str, ...]] = {
     ),
     # What drives the rest: the parts of the run loop, and what is done instead of a run.
     "conductors": (
-        *("agreement", "collection", "dispatch", "endings", "ledger", "neighbours", "unfinished"),
-        *("prediction", "recovery", "restoring", "run_loop", "run_request", "run_state"),
-        "settlement",
+        *("agreement", "cancelling", "collection", "dispatch", "endings", "ledger"),
+        *("neighbours", "prediction", "recovery", "restoring", "run_loop", "run_request"),
+        *("run_state", "settlement", "unfinished"),
     ),
 }
 """The storeys of `engine`, lowest first: a module imports from its own storey and lower ones."""

@@ -13,7 +13,7 @@ from assay.cli.render.runs import describe_run, render_counts
 from assay.cli.render.tables import render_table
 from assay.cli.render.text import duration, moment, one_line, paint, signal_name
 from assay.engine.attempts import AttemptRow
-from assay.engine.runs import RunRow
+from assay.engine.runs import Cancel, RunRow
 from assay.engine.states import AttemptEnd, RunStatus
 from assay.plans.canonical import JsonValue
 
@@ -25,9 +25,11 @@ def perform(call: Call) -> int:
         settlements = list(read_settlements(store, row))
         attempts = store.attempts.of_run(row.id)
         kept = list(read_kept(store, row))
+        cancel = store.runs.cancel_of(row.id)
     if call.values.flag("json"):
         described: dict[str, JsonValue] = {
             **describe_run(row, status),
+            "cancelled_by": None if cancel is None else cancel.by,
             "nodes": [
                 {"node": each.node, "outcome": each.outcome, "detail": each.detail}
                 for each in settlements
@@ -37,7 +39,7 @@ def perform(call: Call) -> int:
         }
         call.out.write(json.dumps(described, indent=2) + "\n")
         return ExitCode.DONE
-    call.out.write(_render_head(row, status, call.out.colour))
+    call.out.write(_render_head(row, status, cancel, call.out.colour))
     if settlements:
         table = [(each.outcome, each.node, each.detail) for each in settlements]
         call.out.write("\n" + render_table(("outcome", "node", ""), table, colour=call.out.colour))
@@ -49,7 +51,7 @@ def perform(call: Call) -> int:
     return ExitCode.DONE
 
 
-def _render_head(row: RunRow, status: RunStatus, colour: bool) -> str:
+def _render_head(row: RunRow, status: RunStatus, cancel: Cancel | None, colour: bool) -> str:
     took = "" if row.settled_at is None else f", took {duration(row.settled_at - row.created_at)}"
     lines = [
         f"{paint(f'run {row.id}', 'bold', colour)}  {status.value}: {render_counts(row)}",
@@ -57,6 +59,8 @@ def _render_head(row: RunRow, status: RunStatus, colour: bool) -> str:
         f"began     {moment(row.created_at)}{took}",
         f"by        pid {row.owner.pid} on {one_line(row.owner.host)}",
     ]
+    if cancel is not None:
+        lines.append(f"cancelled {moment(cancel.at)} by {one_line(cancel.by)}")
     if row.targets:
         lines.append(f"selected  {one_line(' '.join(row.targets))}")
     if row.params:

@@ -130,6 +130,7 @@ def describe_event(event: Event) -> tuple[str, dict[str, JsonValue]]:
                 "signal": event.signal,
                 "immediate": event.immediate,
                 "running": event.running,
+                "cause": event.cause,
             }
         case RunSettled():
             return "run-settled", {

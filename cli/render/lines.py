@@ -307,7 +307,9 @@ def _details(event: NodeSettled, reason: str) -> tuple[str, ...]:
 
 
 def _describe_cancel(event: CancelRequested) -> str:
-    cause = "cancelled" if event.signal is None else f"{signal_name(event.signal)} received"
+    cause = (
+        one_line(event.cause) if event.signal is None else f"{signal_name(event.signal)} received"
+    )
     nodes = count(event.running, "running node")
     if event.immediate:
         return f"{cause}: killing {nodes}"

@@ -1,0 +1,83 @@
+"""`assay cancel`: asks a run of another process to stop, and waits until it has."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from typing import Final
+
+from assay.cli.call import Call
+from assay.cli.errors import ExitCode, UsageError
+from assay.cli.history import reading_store
+from assay.cli.render.stream import Stream
+from assay.cli.render.text import one_line
+from assay.engine import orphans
+from assay.engine.cancelling import end_if_dead, request_cancel
+from assay.engine.clock import SystemClock
+from assay.engine.runs import RunRow
+from assay.engine.states import RunId
+from assay.engine.store import Store
+
+_POLL_SECONDS: Final = 0.05
+_PATIENCE_SECONDS: Final = 1.5
+"""How long it waits before it says for whom."""
+
+
+def perform(call: Call) -> int:
+    with reading_store() as asked:
+        run, root = asked.runs.find(call.values.words[0]), asked.root
+    if run.settled_at is not None:
+        call.err.write(f"run {run.id} has ended already: {run.status.value}\n")
+        return ExitCode.DONE
+    store = Store.open_for_run(root, now=time.time)
+    try:
+        for notice in store.notices:
+            call.err.write(f"warning: {one_line(notice)}\n")
+        if not store.recorded:
+            raise UsageError(
+                f"The store of `{root}` cannot be written, so run {run.id} cannot be told",
+                hint=f"`kill {run.owner.pid}` cancels it as well",
+            )
+        for each in request_cancel(store, run.id, _describe_me()):
+            if each != run.id:
+                call.err.write(f"run {each}, which run {run.id} started, is cancelled with it\n")
+        settled = _wait_for_end(store, run.id, call.err)
+    finally:
+        store.close()
+    call.err.write(f"run {settled.id} has ended: {settled.status.value}\n")
+    return ExitCode.DONE
+
+
+def _wait_for_end(store: Store, run: RunId, err: Stream) -> RunRow:
+    since = time.monotonic()
+    told = False
+    while True:
+        row = store.runs.get(run)
+        if row.settled_at is not None:
+            return row
+        for text in end_if_dead(store, row, SystemClock()):
+            err.write(f"{one_line(text)}\n")
+        if not told and time.monotonic() - since > _PATIENCE_SECONDS:
+            told = True
+            err.write(
+                f"waiting until run {run} has ended (pid {row.owner.pid} on"
+                f" {one_line(row.owner.host)}{_explain_stop(row)}); Ctrl-C ends the waiting, not"
+                " the cancel\n"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _explain_stop(row: RunRow) -> str:
+    found = orphans.read_stat(row.owner.pid)
+    if found is None or found.start != row.owner.pid_start or found.state != "T":
+        return ""
+    return f", stopped: `kill -CONT {row.owner.pid}` lets it go on"
+
+
+def _describe_me() -> str:
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without an entry
+        user = str(os.getuid())
+    return f"{user} on {os.uname().nodename} (pid {os.getpid()})"

@@ -1,0 +1,167 @@
+"""`assay cancel` and `--deadline`: a run is stopped from outside, for good, and says by whom."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from signal import SIGCONT, SIGSTOP, SIGTERM
+
+import pytest
+from counted import Counted
+from probe import Probes
+from running import Begin
+from workspace import ASSAY
+
+
+def test_a_run_of_another_process_is_cancelled(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """Its nodes get SIGTERM, what has not begun does not begin, it exits 143, and the
+    journal says who asked. To ask again, or for a run that has ended, does no harm."""
+    counted.plan(
+        {
+            "a": {"run": probes.argv("a"), "cache": False},
+            "b": {"run": "echo 1 > b", "after": ["a"], "writes": ["b"]},
+        }
+    )
+    run = begin()
+    node = probes.arrive("a")
+    asked = counted.assay("cancel", "last")
+    assert asked.code == 0, asked.err
+    assert asked.err.endswith("has ended: cancelled\n")
+    node.gone()
+    done = run.finish()
+    assert (done.code, done.outcomes) == (143, {"a": "cancelled", "b": "cancelled"})
+    told = next(each for each in done.events if each["event"] == "cancel-requested")
+    assert (told["signal"], told["immediate"]) == (None, False)
+    assert told["cause"].startswith("cancelled by ")
+    records = [
+        json.loads(line)
+        for line in counted.assay("journal", "last", "--json").out.splitlines()
+        if '"cancel-requested"' in line
+    ]
+    by = [each["data"]["by"] for each in records if "by" in each["data"]]
+    assert [f"cancelled by {each}" for each in by] == [told["cause"]]
+    assert f"by {by[0]}" in counted.assay("show").out
+    assert json.loads(counted.assay("show", "--json").out)["cancelled_by"] == by[0]
+    again = counted.assay("cancel", "last")
+    assert (again.code, again.out) == (0, "")
+    assert "has ended already: cancelled" in again.err
+
+
+def test_a_node_that_may_not_be_cancelled_is_awaited(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """`cancellable = false`: the cancel waits for its end, and says for which process."""
+    counted.plan(
+        {
+            "a": {"run": probes.argv("a"), "cancellable": False, "writes": [OPTIONAL]},
+            "b": {"run": "true", "after": ["a"]},
+        }
+    )
+    run = begin()
+    node = probes.arrive("a")
+    with counted.start("cancel", "last") as asker:
+        run.told("cancel-requested")
+        assert asker.stderr is not None
+        assert f"pid {run.pid} on" in asker.stderr.readline()
+        assert node.is_alive
+        node.exit(0)
+        assert asker.wait() == 0
+    assert run.finish().outcomes == {"a": "built", "b": "cancelled"}
+
+
+OPTIONAL = {"path": "o", "optional": True}
+
+
+def test_a_stopped_owner_is_named_and_heeds_it_later(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """A run whose assay is stopped is alive: the cancel waits, says how to go on, and lasts."""
+    counted.plan({"a": {"run": probes.argv("a")}})
+    run = begin()
+    node = probes.arrive("a")
+    run.send(SIGSTOP)
+    with counted.start("cancel", "last") as asker:
+        assert asker.stderr is not None
+        assert f"`kill -CONT {run.pid}` lets it go on" in asker.stderr.readline()
+        assert node.is_alive
+        asker.send_signal(SIGTERM)
+        asker.wait()
+    run.send(SIGCONT)
+    assert run.finish().code == 143
+    node.gone()
+
+
+def test_a_dead_run_is_ended_and_stays_cancelled(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C97: what a killed assay left running is ended by `cancel`, and nothing is left over."""
+    counted.plan({"a": {"run": probes.argv("a"), "writes": [OPTIONAL]}})
+    run = begin()
+    node = probes.arrive("a")
+    run.kill()
+    assert node.is_alive
+    asked = counted.assay("cancel", "last")
+    assert asked.code == 0, asked.err
+    node.gone()
+    assert f"pid {node.pid}" in asked.err
+    assert asked.err.endswith("has ended: cancelled\n")
+    assert "cancelled" in counted.assay("runs").out
+
+
+def test_nested_runs_are_cancelled_with_it(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """A run that a node started is cancelled too, and both say by whom."""
+    counted.plan(
+        {
+            "outer": {"run": shlex.join([str(ASSAY), "run", "inner.toml"])},
+        }
+    )
+    counted.write(
+        "inner.toml",
+        f'[nodes.inner]\nrun = {json.dumps(probes.argv("inner"))}\nlocks = ["l"]\n',
+    )
+    run = begin()
+    node = probes.arrive("inner")
+    outer = json.loads(counted.assay("runs", "--json").out)[-1]["run"]
+    asked = counted.assay("cancel", outer)
+    assert asked.code == 0, asked.err
+    assert f"which run {outer} started, is cancelled with it" in asked.err
+    node.gone()
+    assert run.finish().code == 143
+    assert {each["status"] for each in json.loads(counted.assay("runs", "--json").out)} == {
+        "cancelled"
+    }
+
+
+def test_a_run_that_takes_too_long_cancels_itself(counted: Counted, probes: Probes) -> None:
+    """`--deadline`: 143, the reason told, no process left; a run in time is not touched."""
+    counted.plan({"a": {"run": probes.argv("a")}})
+    with counted.start("run", "--json", "--deadline", "300ms") as late:
+        node = probes.arrive("a")
+        out, _ = late.communicate()
+        assert late.returncode == 143
+    assert "the deadline of 0.3s has passed" in out
+    node.gone()
+    counted.plan({"a": {"run": "true"}})
+    assert counted.run("--deadline", "1h").code == 0
+
+
+@pytest.mark.parametrize("text", ["soon", "0s", "5"])
+def test_a_deadline_is_a_duration(counted: Counted, text: str) -> None:
+    """Anything else is refused before anything starts."""
+    counted.plan({"a": {"run": "true"}})
+    refused = counted.assay("run", "--deadline", text)
+    assert refused.code == 2
+    assert f"not `{text}`" in refused.err
+    assert not counted.path(".assay").exists()
+
+
+def test_cancel_of_an_unknown_run(counted: Counted) -> None:
+    """Where nothing ran, and for a run that is not there: exit 2, and nothing is made."""
+    counted.plan({"a": {"run": "true"}})
+    assert counted.assay("cancel", "last").code == 2
+    assert not counted.path(".assay").exists()
+    counted.run()
+    assert counted.assay("cancel", "zz").code == 2
+    assert counted.assay("cancel").code == 2
