@@ -173,6 +173,13 @@ class Database:
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
+    def gather(self) -> None:
+        """Brings everything into the one file, where no other connection is open. To close
+        does the same, but tells nobody of a disk that refuses."""
+        row = self.query_one("PRAGMA wal_checkpoint(TRUNCATE)")
+        if row != (0, 0, 0):
+            raise StoreUnwritable(self.path, "its log could not be moved into it")
+
     def replace_with(self, other: Database) -> None:
         """Go on with the connection of `other`; this one's is closed. Whoever holds this
         Database holds the new one from now on."""
@@ -309,7 +316,7 @@ def open_damaged(path: str) -> tuple[Database, int] | None:
     `path` is a private copy: it may be changed by being opened."""
     try:
         database = Database(_connect(path, "rw"), path, None)
-    except sqlite3.Error:
+    except StoreUnwritable:
         return None
     try:
         # Lets SQLite read a file that is shorter than its header says.
@@ -359,11 +366,7 @@ def _open(path: str, mode: str, marker: str | None) -> tuple[Database, int]:
     if os.path.exists(path) and not os.path.isfile(path):
         # SQLite would wait for the other end of a named pipe.
         raise StoreUnwritable(path, "it is not a plain file")
-    try:
-        connection = _connect(path, mode)
-    except sqlite3.Error as error:
-        raise StoreUnwritable(path, str(error)) from error
-    database = Database(connection, path, marker)
+    database = Database(_connect(path, mode), path, marker)
     try:
         if mode == "rw":
             database.execute("PRAGMA synchronous = NORMAL")
@@ -388,15 +391,18 @@ def _version(database: Database) -> int:
 
 
 def _connect(path: str, mode: str) -> sqlite3.Connection:
-    """`path` absolute, or `:memory:`."""
+    """`path` absolute, or `:memory:`. Raises StoreUnwritable."""
     quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    return sqlite3.connect(
-        f"file:{quoted}?mode={mode}",
-        uri=True,
-        timeout=_SLICE_SECONDS,
-        isolation_level=None,
-        cached_statements=256,
-    )
+    try:
+        return sqlite3.connect(
+            f"file:{quoted}?mode={mode}",
+            uri=True,
+            timeout=_SLICE_SECONDS,
+            isolation_level=None,
+            cached_statements=256,
+        )
+    except sqlite3.Error as error:
+        raise StoreUnwritable(path, str(error)) from error
 
 
 def _find_writer(path: str) -> int | None:

@@ -62,9 +62,16 @@ class Spares:
 
 def _take(pool: deque[str], path: str) -> bool:
     try:
-        os.rename(pool.pop(), path)
-    except (IndexError, OSError):
-        return False  # none there, or somebody removed it: the usual way makes one
+        spare = pool.pop()
+    except IndexError:
+        return False
+    try:
+        os.rename(spare, path)
+    except FileNotFoundError:
+        return False  # somebody removed it
+    except OSError:
+        pool.appendleft(spare)  # to be removed at the end
+        return False
     return True
 
 

@@ -411,9 +411,9 @@ def _make_database(
                 database.execute("INSERT INTO facts VALUES ('made-at', ?)", (str(now()),))
             if fill is not None:
                 fill(database)
+            database.gather()
         finally:
             database.close()
-        # Closing the only connection has brought everything into the one file.
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -3,6 +3,7 @@
 from counted import counted
 from probe import probes
 from running import begin
+from sweep import system_tmp, undisturbed
 from terminal import on_terminal
 
-__all__ = ["begin", "counted", "on_terminal", "probes"]
+__all__ = ["begin", "counted", "on_terminal", "probes", "system_tmp", "undisturbed"]

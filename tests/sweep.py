@@ -1,0 +1,205 @@
+"""A run under strace, disturbed at one of its system calls, and what must hold afterwards.
+
+Shared by the tests that kill assay at its calls and those that let the calls fail. A test
+tries a few points of each call, spread by fixed seeds; as many as `ASSAY_POINTS` says, or all
+with `ASSAY_SWEEP=all`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import sqlite3
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from workspace import ASSAY, Finished, Workspace, explain
+
+SWEEP_ALL = os.environ.get("ASSAY_SWEEP") == "all"
+
+POINTS = int(os.environ.get("ASSAY_POINTS", "3"))
+"""Of each call, in a sample."""
+
+PLAN = """\
+[nodes.list]
+run = "for n in one two three; do echo $n > parts/$n.src; done"
+writes = ["parts/*.src"]
+
+[nodes.copy]
+foreach = "parts/*.src"
+run = "printf 'a ' > {{each.dir}}/{{each.stem}}.out; cat {{each}} >> {{each.dir}}/{{each.stem}}.out"
+reads = ["{{each}}"]
+writes = ["{{each.dir}}/{{each.stem}}.out"]
+
+[nodes.tree]
+run = "mkdir -p tree/empty tree/sub; cp in tree/sub/in; chmod +x tree/sub/in; ln -s sub/in tree/l"
+reads = ["in"]
+writes = ["tree/"]
+
+[nodes.format]
+run = "tr a-z A-Z < text > $TMPDIR/new; cat $TMPDIR/new > text; wc -l < text > $ASSAY_RESULT"
+reads = ["text"]
+writes = ["text"]
+result = "text"
+
+[nodes.drop]
+run = "rm -f old; cp text taken"
+reads = ["text", { path = "old", optional = true }]
+writes = ["taken"]
+removes = ["old"]
+
+[nodes.all]
+run = "cat parts/*.out tree/sub/in taken > all; echo $LINES >> all"
+env = { LINES = { from = "format" } }
+reads = ["parts/*.out", "tree/", "taken"]
+writes = ["all"]
+"""
+
+
+@pytest.fixture
+def system_tmp() -> Iterator[Path]:
+    """A temporary folder for the system under test, with a path short enough to be used."""
+    folder = Path(tempfile.mkdtemp(prefix="kill-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a run that nothing disturbs leaves."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not there")
+    workspace = lay_out(tmp_path_factory.mktemp("undisturbed") / "w")
+    done = workspace.assay("run", "--json")
+    assert done.code == 0, explain(done)
+    return describe(workspace.root)
+
+
+def lay_out(root: Path, plan: str = PLAN) -> Workspace:
+    root.mkdir()
+    workspace = Workspace(root)
+    workspace.write("plan.toml", plan)
+    workspace.write("in", "input\n")
+    workspace.write("text", "lines\nto be\nformatted\n")
+    workspace.write("old", "from before\n")
+    workspace.write("mine/notes", "nobody declared this\n")
+    return workspace
+
+
+def run_traced(workspace: Workspace, options: list[str], system_tmp: Path) -> Finished:
+    """`assay run -j2` under strace, which waits for all processes below it."""
+    traced = subprocess.run(
+        ["strace", "-f", "-qq", *options, str(ASSAY), "run", "-j2"],
+        cwd=workspace.root,
+        env={**os.environ, "TMPDIR": str(system_tmp)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    return Finished(traced.returncode, traced.stdout, traced.stderr)
+
+
+def count_calls(workspace: Workspace, call: str, system_tmp: Path) -> tuple[int, int]:
+    """Numbers of the first call that is about the workspace or its processes (earlier ones
+    are Python finding its modules) and of the last one of the thread that makes most."""
+    log = workspace.root.parent / "calls"
+    done = run_traced(workspace, ["-o", str(log), "-e", f"trace={call}"], system_tmp)
+    assert done.code == 0, done.err
+    counts: dict[str, int] = {}
+    first = 0
+    for line in log.read_text(errors="replace").splitlines():
+        found = re.match(r"(\d+) +(\w+)\(", line)
+        if found is None:
+            continue
+        counts[found[1]] = number = counts.get(found[1], 0) + 1
+        if not first and (found[2] not in ("openat", "write") or str(workspace.root) in line):
+            first = number
+    return max(first, 1), max(counts.values())
+
+
+def describe(root: Path) -> dict[str, str]:
+    """Everything but `.assay/` and the plan: contents, executable bits, links, empty folders."""
+    found: dict[str, str] = {}
+    for folder, folders, files in os.walk(root):
+        if ".assay" in folders:
+            folders.remove(".assay")
+        for name in [*folders, *(name for name in files if name != "plan.toml")]:
+            place = Path(folder, name)
+            mode = place.lstat().st_mode
+            key = str(place.relative_to(root))
+            if stat.S_ISLNK(mode):
+                found[key] = f"-> {place.readlink()}"
+            elif stat.S_ISDIR(mode):
+                found[key] = "folder"
+            else:
+                found[key] = f"{place.read_text()}{' x' if mode & 0o100 else ''}"
+    return found
+
+
+def find_processes(mark: str) -> list[int]:
+    """Pids of processes whose environment holds `mark`."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark.encode() in Path("/proc", name, "environ").read_bytes():
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def check_recovery(workspace: Workspace, expected: dict[str, str], system_tmp: Path) -> None:
+    """One plain run mends everything, and what it recorded can be trusted."""
+    env = {"TMPDIR": str(system_tmp)}
+    done = workspace.assay("run", "--json", env=env)
+    assert done.code == 0, explain(done)
+    assert "Traceback" not in done.err
+    assert describe(workspace.root) == expected
+    assert find_processes(f"TMPDIR={system_tmp}") == []
+    # Logs of a run that could not be recorded stay for the user.
+    unrecorded = [path for path in system_tmp.iterdir() if path.name.startswith("assay-unrecorded")]
+    for path in unrecorded:
+        shutil.rmtree(path)
+    left = [str(path.relative_to(system_tmp)) for path in system_tmp.rglob("*")]
+    assert left == []
+
+    store = workspace.path(".assay")
+    with sqlite3.connect(f"file:{store}/assay.db?mode=ro", uri=True) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        open_attempts = "SELECT count(*) FROM attempts WHERE state = 'running'"
+        assert database.execute(open_attempts).fetchone() == (0,)
+    database.close()
+    assert not (store / "damaged").exists()
+
+    for path in ("tree", "parts", "taken", "all"):
+        place = workspace.path(path)
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    restored = workspace.assay("run", "--json", env=env)
+    assert restored.code == 0, explain(restored)
+    # These look once more at what they changed themselves.
+    assert restored.named("built") <= {"format", "drop"}, restored.out
+    assert describe(workspace.root) == expected
+    verified = workspace.assay("cache", "verify", "--json")
+    assert verified.code == 0, verified.out
+    assert json.loads(verified.out)["is_sound"]
+
+    # Collection leaves alone what is younger than a minute.
+    for path in (store / "tmp").iterdir():
+        os.utime(path, (0, 0))
+    assert workspace.assay("cache", "gc").code == 0
+    assert [path.name for path in (store / "tmp").iterdir() if path.suffix != ".lock"] == []
+
+
+def points_of(call: str, first: int, last: int) -> list[int]:
+    everything = range(first, last + 1)
+    if SWEEP_ALL or len(everything) <= POINTS:
+        return list(everything)
+    return sorted(random.Random(call).sample(everything, POINTS))
