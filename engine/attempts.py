@@ -79,7 +79,7 @@ _COLUMNS: Final = (
     " settled_at, log, temp, pid, claims, before, detail"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM attempts"
-_INSERT: Final = f"INSERT INTO attempts ({_COLUMNS}) VALUES ({', '.join('?' * 17)})"
+_INSERT: Final = f"INSERT INTO attempts ({_COLUMNS}, begun_seq) VALUES ({', '.join('?' * 18)})"
 _SETTLE: Final = (
     "UPDATE attempts SET state = 'settled', \"end\" = ?, exit_code = ?, signal = ?,"
     " detail = ?, settled_at = ? WHERE id = ? AND state = 'running'"
@@ -90,8 +90,9 @@ class Attempts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def begin(self, row: AttemptRow) -> None:
-        """Record an attempt before its process starts."""
+    def begin(self, row: AttemptRow, begun_seq: int = 0) -> None:
+        """Record an attempt before its process starts. `begun_seq` is the position of the
+        journal record that tells of it, by which tries are ordered: clocks are set back."""
         self._database.execute(
             _INSERT,
             (
@@ -112,6 +113,7 @@ class Attempts:
                 to_json(_write_claims(row.claims)),
                 to_json(row.before) if row.before else "{}",
                 to_column(row.detail),
+                begun_seq,
             ),
         )
 
@@ -149,7 +151,7 @@ class Attempts:
         """All attempts of a run, in the order they began."""
         # "." follows "-" in ASCII: the range of ids that begin with "RUN-".
         rows = self._database.query(
-            f"{_SELECT} WHERE id > ? AND id < ? ORDER BY began_at, length(id), id",
+            f"{_SELECT} WHERE id > ? AND id < ? ORDER BY length(id), id",
             (f"{run}-", f"{run}."),
         )
         return [self._decode(row) for row in rows]
@@ -164,7 +166,7 @@ class Attempts:
         row = self._database.query_one(
             f"SELECT {_QUALIFIED} FROM attempts AS a JOIN runs AS r ON r.id = a.run"
             " WHERE a.node = ? AND r.plan_file = ? AND a.number > 0"
-            " ORDER BY a.began_at DESC LIMIT 1",
+            " ORDER BY a.begun_seq DESC LIMIT 1",
             (to_column(node), to_column(plan_file)),
         )
         return None if row is None else self._decode(row)
@@ -177,9 +179,9 @@ class Attempts:
             " WHERE a.\"end\" IS NOT 'succeeded' AND r.plan_file = ? AND a.number > 0"
             " AND NOT EXISTS ("
             "SELECT 1 FROM attempts AS b JOIN runs AS q ON q.id = b.run"
-            " WHERE b.node = a.node AND b.began_at > a.began_at AND b.number > 0"
+            " WHERE b.node = a.node AND b.begun_seq > a.begun_seq AND b.number > 0"
             " AND q.plan_file = r.plan_file)"
-            " ORDER BY a.began_at",
+            " ORDER BY a.begun_seq",
             (to_column(plan_file),),
         )
         return [self._decode(row) for row in rows]

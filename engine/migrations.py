@@ -72,10 +72,11 @@ _VERSION_1: Final = (
         pid INTEGER,
         claims TEXT NOT NULL,
         before TEXT NOT NULL,
-        detail TEXT NOT NULL
+        detail TEXT NOT NULL,
+        begun_seq INTEGER NOT NULL
     ) WITHOUT ROWID""",
     "CREATE INDEX attempts_running ON attempts (id) WHERE state = 'running'",
-    "CREATE INDEX attempts_by_node ON attempts (node, began_at)",
+    "CREATE INDEX attempts_by_node ON attempts (node, begun_seq)",
     "CREATE INDEX attempts_unsuccessful ON attempts (node) WHERE \"end\" IS NOT 'succeeded'",
     # `seal` is a digest over the row: a page that rotted is never served.
     """CREATE TABLE results (

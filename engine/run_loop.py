@@ -272,10 +272,12 @@ class RunLoop:
         self._run.after(HEARTBEAT_SECONDS, self._beat)
 
     def _listen(self) -> None:
-        """Hears of a cancel that another process has written to the store."""
+        """Hears of a cancel that another process has written to the store, and whether the run
+        is still this one's."""
         version = self._run.store.database.version()
         if version != self._heard_version:
             runs = self._run.store.runs
+            runs.check_fence(self._run.id, self._run.row.fence)
             asked = runs.cancel_of(self._run.id)
             # As long as the run around this one lives, it ends the node that this one is: to be
             # faster would look like a failure of that node.
@@ -365,8 +367,7 @@ class RunLoop:
                 if conflict is None and self._is_overtaken(assignment):
                     overtaken.append(assignment)
                 elif conflict is None:
-                    self._run.store.attempts.begin(assignment.row)
-                    self._note_begun(assignment)
+                    self._run.store.attempts.begin(assignment.row, self._note_begun(assignment))
                     begun.append(assignment)
                 else:
                     blocked.append((assignment.index, assignment, conflict))
@@ -411,9 +412,9 @@ class RunLoop:
         address = assignment.gathered.address
         return self._run.store.results.find_standing(address) not in {0, queued.seen}
 
-    def _note_begun(self, assignment: Assignment) -> None:
+    def _note_begun(self, assignment: Assignment) -> int:
         row = assignment.row
-        self._run.ledger.append_now(
+        return self._run.ledger.append_now(
             Fact.ATTEMPT_BEGUN,
             assignment.node.name,
             {

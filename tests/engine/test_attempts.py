@@ -87,9 +87,10 @@ def test_the_last_try_of_a_node(store: Store) -> None:
     """By plan file, over all runs; putting outputs back (number 0) is no try."""
     for at, run in enumerate(("aaaaaaaa", "bbbbbbbb", "cccccccc")):
         store.runs.create(a_run(run, plan_file="other.toml" if run == "cccccccc" else "plan.toml"))
-        store.attempts.begin(an_attempt(run, 1, began_at=1000.0 + at))
+        # The clock was set back between them.
+        store.attempts.begin(an_attempt(run, 1, began_at=1000.0 - at), 10 + at)
     restore = dataclasses.replace(an_attempt("bbbbbbbb", 2, began_at=1009.0), number=0)
-    store.attempts.begin(restore)
+    store.attempts.begin(restore, 20)
     node = NodeName("cc[src/main.c]")
     found = store.attempts.last_of(node, "plan.toml")
     assert found is not None
@@ -124,8 +125,8 @@ def test_tries_that_none_has_made_good(store: Store) -> None:
         run = "bbbbbbbb" if name == "elsewhere" else "aaaaaaaa"
         for end in ends[name]:
             number += 1
-            row = an_attempt(run, number, node=name, began_at=1000.0 + number)
-            store.attempts.begin(row)
+            row = an_attempt(run, number, node=name, began_at=1000.0 - number)
+            store.attempts.begin(row, number)
             if end is not None:
                 store.attempts.settle(row.id, end, 1, None, "", 2000.0)
     found = {row.node: row.end for row in store.attempts.unfinished("plan.toml")}

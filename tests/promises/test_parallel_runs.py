@@ -333,3 +333,26 @@ def test_a_settlement_is_committed_while_others_run(
     run.told("node-settled", "slow")
     other.exit(0)
     assert run.finish().code == 0
+
+
+def test_an_owner_that_lost_its_run_stops_by_itself(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """A run that another assay has taken over ends its processes and writes nothing more."""
+    counted.plan({"a": {"run": probes.argv("a"), "writes": [{"path": "o", "optional": True}]}})
+    run = begin()
+    node = probes.arrive("a")
+    database = sqlite3.connect(counted.root / ".assay" / "assay.db", isolation_level=None)
+    database.execute("UPDATE runs SET fence = fence + 1")
+    records = "SELECT count(*) FROM journal"
+    before = database.execute(records).fetchone()
+    done = run.finish()
+    assert done.code == 5
+    assert "no longer held under fence 1" in done.err
+    assert "Traceback" not in done.err
+    node.gone()
+    assert database.execute(records).fetchone() == before
+    assert database.execute("SELECT status, fence FROM runs").fetchall() == [("running", 2)]
+    database.close()
+    counted.plan({"a": {"run": "true"}})
+    assert counted.run().counts == {"built": 1}
