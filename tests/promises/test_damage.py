@@ -1,0 +1,87 @@
+"""Every file below `.assay/` cut, zeroed, replaced or removed: nothing wrong is ever served."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sweep import TOLERANT_PLAN, describe, lay_out
+from workspace import Workspace, explain
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def scramble(path: Path) -> None:
+    size = path.stat().st_size
+    path.write_bytes(random.Random(size).randbytes(size))
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def make_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def make_a_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/nowhere/else")
+
+
+DAMAGES = (cut, empty, zero, scramble, remove, make_a_folder, make_a_link)
+
+OUTPUTS = ("tree", "parts", "taken", "all")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_costs_work_and_nothing_else(
+    tmp_path: Path, undisturbed: dict[str, str], damage: Callable[[Path], None]
+) -> None:
+    """C17, C87: one file after the other. The next run says what it found, gives the tree of an
+    undisturbed one although its outputs were deleted, and the run after that rests."""
+    quiet = lay_out(tmp_path / "quiet", TOLERANT_PLAN)
+    assert quiet.assay("run").code == 0
+    store = quiet.path(".assay")
+    names = sorted(str(path.relative_to(store)) for path in store.rglob("*") if not path.is_dir())
+    assert "assay.db" in names
+    chance = random.Random(damage.__name__)
+    blobs = [name for name in names if name.startswith("cas/")]
+    logs = [name for name in names if name.startswith("logs/")]
+    others = [name for name in names if name not in blobs and name not in logs]
+    chosen = [*others, *chance.sample(blobs, 3), *chance.sample(logs, min(1, len(logs)))]
+    for name in chosen:
+        shutil.copytree(quiet.root, tmp_path / "w", symlinks=True)
+        workspace = Workspace(tmp_path / "w")
+        damage(workspace.path(".assay") / name)
+        for output in OUTPUTS:
+            place = workspace.path(output)
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        done = workspace.assay("run", "--json")
+        where = f"{damage.__name__} {name}: {explain(done)}"
+        assert "Traceback" not in done.err, where
+        assert done.code == 0, where
+        assert describe(workspace.root) == undisturbed, where
+        again = workspace.assay("run", "--json")
+        assert again.code == 0, f"{where}\n{explain(again)}"
+        assert describe(workspace.root) == undisturbed, where
+        for words in (("runs",), ("show",), ("journal",), ("cache", "verify"), ("cache", "gc")):
+            asked = workspace.assay(*words)
+            assert "Traceback" not in asked.err, (name, words, asked.err)
+        shutil.rmtree(workspace.root)
