@@ -372,8 +372,17 @@ def _capture(bench: Bench, assignment: Assignment, executed: Executed) -> None:
         node,
         bench.measurer,
         lambda path: matches(node.writes, RelPath(path)),
-        assignment.row.began_at,
+        _began_ns(assignment),
     )
+
+
+def _began_ns(assignment: Assignment) -> int:
+    """When the attempt began, by the clock that stamps files, which may be another machine's or
+    set meanwhile: its lease was made or renamed right before the start, and not changed since."""
+    try:
+        return os.stat(assignment.spawn.lease).st_ctime_ns
+    except OSError:  # a process that may outlive the node has none
+        return int(assignment.row.began_at * 1e9)
 
 
 def _read_result(node: Node, path: str, masks: tuple[bytes, ...]) -> str | None:

@@ -220,15 +220,15 @@ def changed_since(
     node: Node,
     measurer: Measurer,
     is_own: Callable[[str], bool],
-    began_at: float,
+    began_ns: int,
 ) -> tuple[RelPath, ...]:
-    """Reads that are no longer as expected, or were written to since `began_at` (seconds
-    since the epoch), the node's own writes and removes aside.
+    """Reads that are no longer as expected, or were written to since `began_ns`, the node's
+    own writes and removes aside. `began_ns` is by the clock of the file system, in
+    nanoseconds since the epoch.
 
     A file that was changed and changed back has the expected content, but the command may
     have seen the other. Its mtime and ctime both tell; ctime alone also moves by a link.
     """
-    began_ns = int(began_at * 1e9)
     moved: list[RelPath] = []
     removes = frozenset(node.removes)
     for path, state in expected.items():
