@@ -1,11 +1,10 @@
 """One try of one node: decide, record intent, act, record outcome.
 
     plan_attempt     coordinator   everything the try needs, nothing touched yet
-    begin_attempt    coordinator   the intent, inside a transaction (committed before the
-                                   command starts)
+    (run loop)       coordinator   records the intent, committed before the command starts
     prepare_attempt  coordinator   old outputs out of the way, inputs it rewrites kept
     carry_out        worker        the command itself, then what it left is measured
-    settle_attempt   coordinator   the outcome, inside a transaction
+    (endings)        coordinator   record the outcome
 
 After a crash between begin and settle the next run finds the attempt `running` with a
 dead owner: `before` tells how its writes stood, the lease and `ASSAY_ATTEMPT` which of
@@ -67,9 +66,6 @@ class Assignment:
     """Those of them that did not stand as the key says: edited since the run looked."""
     interrupted: AttemptEnd | None = None
     interrupted_detail: str = ""
-    seen: int | None = None
-    version: int = -1
-    """As in `Queued`."""
 
 
 @dataclass(slots=True)
@@ -108,7 +104,6 @@ class Bench:
     processes: Processes
     spares: Spares
     caller: CallerEnvironment
-    temporary_places: tuple[str, ...]
 
 
 def plan_attempt(
@@ -125,7 +120,7 @@ def plan_attempt(
     """`ordinal` counts the attempts of the run, `number` those of the node; `unfinished` is
     as in `Assignment`."""
     attempt = AttemptId(f"{run}-{ordinal}")
-    folder = temporary.plan_temp(attempt, bench.temporary_places)
+    folder = temporary.plan_temp(attempt, bench.caller.variables)
     log = f"{bench.store.logs}/{attempt}.log"
     lease = f"{bench.store.tmp}/{attempt}.lease"
     match node.command:

@@ -166,25 +166,10 @@ class Attempts:
         row = self._database.query_one(
             f"SELECT {_QUALIFIED} FROM attempts AS a JOIN runs AS r ON r.id = a.run"
             " WHERE a.node = ? AND r.plan_file = ? AND a.number > 0"
-            " ORDER BY a.begun_seq DESC LIMIT 1",
+            " ORDER BY a.begun_seq DESC, a.began_at DESC LIMIT 1",
             (to_column(node), to_column(plan_file)),
         )
         return None if row is None else self._decode(row)
-
-    def unfinished(self, plan_file: str) -> list[AttemptRow]:
-        """The newest try of each node of that plan file that has not succeeded since, in the
-        order they began."""
-        rows = self._database.query(
-            f"SELECT {_QUALIFIED} FROM attempts AS a JOIN runs AS r ON r.id = a.run"
-            " WHERE a.\"end\" IS NOT 'succeeded' AND r.plan_file = ? AND a.number > 0"
-            " AND NOT EXISTS ("
-            "SELECT 1 FROM attempts AS b JOIN runs AS q ON q.id = b.run"
-            " WHERE b.node = a.node AND b.begun_seq > a.begun_seq AND b.number > 0"
-            " AND q.plan_file = r.plan_file)"
-            " ORDER BY a.begun_seq",
-            (to_column(plan_file),),
-        )
-        return [self._decode(row) for row in rows]
 
     def _decode(self, row: Row) -> AttemptRow:
         try:

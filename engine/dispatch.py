@@ -16,6 +16,7 @@ from assay.engine.attempt import (
     plan_attempt,
     prepare_attempt,
 )
+from assay.engine.attempts import AttemptRow
 from assay.engine.events import (
     NodeStarted,
     WaitingForRun,
@@ -98,16 +99,25 @@ class Dispatch:
                 index,
                 node,
                 queued.gathered,
-                self._run.unfinished.find(node.name) if node.clean else None,
+                self._find_unfinished(index),
                 self._run.clock.now(),
             )
         except Unmeasurable as error:
             self._restoring.fail_queued(index, f"writes `{error.path}`, which {error.reason}")
             return None
-        assignment.seen, assignment.version = queued.seen, queued.version
         if not self._take_host_resources(index, assignment):
             return None
         return assignment
+
+    def _find_unfinished(self, index: int) -> AttemptRow | None:
+        """The node's try before this one when that did not succeed, in whichever run."""
+        node = self._run.plan.nodes[index]
+        if not node.clean:
+            return None
+        if index in self._run.tries:
+            self._run.ledger.commit()  # how this run's own try ended
+        last = self._run.store.attempts.last_of(node.name, self._run.plan.file)
+        return None if last is None or last.end is AttemptEnd.SUCCEEDED else last
 
     def _take_host_resources(self, index: int, assignment: Assignment) -> bool:
         held: list[Held] = []
@@ -240,7 +250,8 @@ class Dispatch:
                 self._restoring.rerun(index)
             else:
                 self._run.ready.append(index)
-        if self._run.neighbours.has_dead():
+        # What is unrecorded sees no lease: it can tell nobody's death.
+        if self._run.store.recorded and self._run.neighbours.has_dead():
             for text in recovery.recover(
                 self._run.store, self._run.measurer, self._run.blobs, self._run.clock
             ):

@@ -11,7 +11,6 @@ from typing import Final
 
 from assay.engine.admission import demand_of
 from assay.engine.attempt import (
-    Assignment,
     Executed,
 )
 from assay.engine.blobs import BlobCorrupt, BlobMissing
@@ -74,7 +73,7 @@ class Endings:
         self._run.admission.give_back(demand_of(node))
         self._dispatch.release_host(row.id)
         now = self._run.clock.now()
-        self._run.unfinished.note_end(row, executed.end)
+        self._settlement.mark_uncommitted(assignment.index)
         ending = _Ending(
             {
                 "attempt": row.id,
@@ -158,8 +157,9 @@ class Endings:
             duration_seconds=executed.duration_seconds,
             log=executed.log,
         )
-        may_differ = may_serve and not self._is_first(assignment)
-        earlier = self._run.store.results.get(gathered.address) if may_differ else None
+        if gathered.address in self._run.made:
+            self._run.ledger.commit()  # what another node made of the same counts too
+        earlier = self._run.store.results.get(gathered.address) if may_serve else None
         if earlier is not None and earlier.serves and _differs(earlier, row):
             kept = self._resolve_difference(executed, earlier, row)
             if kept is None:
@@ -167,6 +167,7 @@ class Endings:
             row = kept
         if row.run == self._run.id:
             ending.result = row
+            self._run.made.add(row.address)
             ending.fact["recorded"] = {
                 "address": row.address,
                 "outputs": [list(item) for item in row.outputs],
@@ -190,11 +191,6 @@ class Endings:
             value=row.value,
             exit_code=executed.exit_code,
         )
-
-    def _is_first(self, assignment: Assignment) -> bool:
-        """Whether it is certain that no other result stands under its address: none did when
-        that was last looked at, and nobody else has written to the store since."""
-        return assignment.seen == 0 and assignment.version == self._run.ledger.version
 
     def _resolve_difference(
         self, executed: Executed, earlier: ResultRow, row: ResultRow

@@ -48,8 +48,7 @@ _VERSION_1: Final = (
         agreed_with TEXT,
         targets TEXT NOT NULL,
         params TEXT NOT NULL,
-        waiting TEXT NOT NULL DEFAULT '[]',
-        cancel TEXT
+        waiting TEXT NOT NULL DEFAULT '[]'
     )""",
     "CREATE INDEX runs_unsettled ON runs (ordinal) WHERE status IN ('pending', 'running')",
     "CREATE INDEX runs_by_plan_file ON runs (plan_file)",
@@ -72,12 +71,10 @@ _VERSION_1: Final = (
         pid INTEGER,
         claims TEXT NOT NULL,
         before TEXT NOT NULL,
-        detail TEXT NOT NULL,
-        begun_seq INTEGER NOT NULL
+        detail TEXT NOT NULL
     ) WITHOUT ROWID""",
     "CREATE INDEX attempts_running ON attempts (id) WHERE state = 'running'",
-    "CREATE INDEX attempts_by_node ON attempts (node, begun_seq)",
-    "CREATE INDEX attempts_unsuccessful ON attempts (node) WHERE \"end\" IS NOT 'succeeded'",
+    "CREATE INDEX attempts_by_node ON attempts (node, began_at)",
     # `seal` is a digest over the row: a page that rotted is never served.
     """CREATE TABLE results (
         id INTEGER PRIMARY KEY,
@@ -127,7 +124,20 @@ _VERSION_1: Final = (
     )""",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_VERSION_1,)
+_VERSION_2: Final = (
+    # Who asked the run to stop, as JSON: [by, at, around].
+    "ALTER TABLE runs ADD COLUMN cancel TEXT",
+    # Position of the record that tells of the begin: clocks are set back. 0: none does.
+    "ALTER TABLE attempts ADD COLUMN begun_seq INTEGER NOT NULL DEFAULT 0",
+    """UPDATE attempts SET begun_seq = told.seq FROM (
+        SELECT seq, json_extract(data, '$.attempt') AS attempt FROM journal
+        WHERE kind = 'attempt-begun'
+    ) AS told WHERE told.attempt = attempts.id""",
+    "DROP INDEX attempts_by_node",
+    "CREATE INDEX attempts_by_node ON attempts (node, begun_seq)",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_VERSION_1, _VERSION_2)
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

@@ -185,6 +185,7 @@ class Restoring:
         item, restored = message.restoring, message.restored
         index, node = item.index, self._run.plan.nodes[item.index]
         del self.restoring[item.row.id]
+        self._settlement.mark_uncommitted(index)
         now = self._run.clock.now()
         if restored is None:
             broken = message.broken

@@ -105,11 +105,12 @@ class RunLoop:
         self._heard_version = -1
         self._cancels_seen = 0
         self._has_stopped = False
+        self._began = 0.0
 
     def run(self) -> RunSettled:
         """Carries the run to its end. Raises StoreError when the store or LostFence when
         the run's ownership is lost; no process of the run is left behind either way."""
-        began = self._run.clock.monotonic()
+        began = self._began = self._run.clock.monotonic()
         lease = self._run.store.runs.take_lease(self._run.id) if self._run.store.recorded else None
         self._cancellation.wake = lambda: self._run.inbox.put(_WAKE)
         try:
@@ -159,7 +160,8 @@ class RunLoop:
         deadline = self._run.request.deadline_seconds
         if deadline is not None:
             text = f"the deadline of {deadline:g}s has passed"
-            self._run.after(deadline, lambda: self._cancellation.request_once(text))
+            left = max(0.0, deadline - (self._run.clock.monotonic() - self._began))
+            self._run.after(left, lambda: self._cancellation.request_once(text))
 
     def _keep_plan(self) -> None:
         """The plan as it is now goes into the store with the next commit, once."""
@@ -272,20 +274,23 @@ class RunLoop:
         self._run.after(HEARTBEAT_SECONDS, self._beat)
 
     def _listen(self) -> None:
-        """Hears of a cancel that another process has written to the store, and whether the run
-        is still this one's."""
-        version = self._run.store.database.version()
-        if version != self._heard_version:
-            runs = self._run.store.runs
-            runs.check_fence(self._run.id, self._run.row.fence)
-            asked = runs.cancel_of(self._run.id)
-            # As long as the run around this one lives, it ends the node that this one is: to be
-            # faster would look like a failure of that node.
-            if asked is None or asked.around is None or not runs.is_alive(asked.around):
-                self._heard_version = version
-                if asked is not None:
-                    self._cancellation.request_once(f"cancelled by {asked.by}")
+        self._hear(self._run.store.database.version())
         self._run.after(LISTEN_SECONDS, self._listen)
+
+    def _hear(self, version: int) -> None:
+        """Hears of a cancel that another process has written to the store, and whether the run
+        is still this one's; `version` is that of the store."""
+        if version == self._heard_version:
+            return
+        runs = self._run.store.runs
+        runs.check_fence(self._run.id, self._run.row.fence)
+        asked = runs.cancel_of(self._run.id)
+        # As long as the run around this one lives, it ends the node that this one is: to be
+        # faster would look like a failure of that node.
+        if asked is None or asked.around is None or not runs.is_alive(asked.around):
+            self._heard_version = version
+            if asked is not None:
+                self._cancellation.request_once(f"cancelled by {asked.by}")
 
     def _commit(self, starting: list[Assignment]) -> None:
         """Records the intents of what starts and starts it; commits the settlements that
@@ -315,7 +320,11 @@ class RunLoop:
             or self._run.stopping
             or self._run.stopped_by is not None
             or not (starting or self._busy())
-            or any(self._settlement.is_uncommitted(assignment.index) for assignment in starting)
+            or any(
+                self._settlement.is_uncommitted(assignment.index)
+                or assignment.gathered.address in self._run.made
+                for assignment in starting
+            )
         )
 
     def _collect_group(self, *, pins: bool) -> None:
@@ -362,9 +371,11 @@ class RunLoop:
             for outcome in (begun, restored, blocked, overtaken):
                 outcome.clear()
             others = self._look_at_others() if starting or restoring else []
+            self._hear(self._run.ledger.version)
+            is_cancelled = len(self._cancellation.causes) > self._cancels_seen
             for assignment in starting:
                 conflict = self._run.neighbours.find_blocking(assignment.row.claims, others)
-                if conflict is None and self._is_overtaken(assignment):
+                if is_cancelled or (conflict is None and self._is_overtaken(assignment)):
                     overtaken.append(assignment)
                 elif conflict is None:
                     self._run.store.attempts.begin(assignment.row, self._note_begun(assignment))
@@ -404,12 +415,13 @@ class RunLoop:
         return self._others
 
     def _is_overtaken(self, assignment: Assignment) -> bool:
-        """Whether another run has recorded a result for the node since it was decided that it
-        must execute."""
+        """Whether another run, or another node of this one that is made of the same, has recorded
+        a result since it was decided that this one must execute."""
         queued = self._run.queued[assignment.index]
-        if queued.seen is None or queued.version == self._run.ledger.version:
-            return False
         address = assignment.gathered.address
+        is_untouched = queued.version == self._run.ledger.version and address not in self._run.made
+        if queued.seen is None or is_untouched:
+            return False
         return self._run.store.results.find_standing(address) not in {0, queued.seen}
 
     def _note_begun(self, assignment: Assignment) -> int:
@@ -475,6 +487,7 @@ class RunLoop:
                 self._settlement.serve(index, decision, gathered, restored=0)
             return
         if decision.expired is not None:
+            self._settlement.mark_uncommitted(index)
             self._run.ledger.note(
                 Fact.RESULT_EXPIRED,
                 node.name,

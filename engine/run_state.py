@@ -42,9 +42,7 @@ from assay.engine.states import (
     RunStatus,
 )
 from assay.engine.store import Store
-from assay.engine.temporary import find_places
 from assay.engine.toolchain import Toolchain
-from assay.engine.unfinished import Unfinished
 from assay.engine.version_probe import print_version
 from assay.engine.workers import Workers
 from assay.plans.canonical import JsonValue
@@ -111,7 +109,6 @@ class RunState:
             params=request.params,
         )
         self.ledger = Ledger(store, self.row, emit)
-        self.unfinished = Unfinished(store, self.ledger, plan.file)
         self.measurer = Measurer(store.root, store.stats, clock.now_ns)
         self.blobs = Blobs(store.cas, store.tmp)
         self.caller = CallerEnvironment(request.environ)
@@ -148,7 +145,6 @@ class RunState:
             processes=Processes(),
             spares=Spares(),
             caller=self.caller,
-            temporary_places=find_places(self.caller.variables),
         )
         self.neighbours = Neighbours(store, self.id, plan.file, self.parent)
         self.graph = RuntimeGraph(plan, selection.indices)
@@ -166,6 +162,8 @@ class RunState:
         self.queued: dict[int, Queued] = {}
         """Nodes that must execute and wait for permits."""
         self.tries: dict[int, int] = {}
+        self.made: set[str] = set()
+        """Addresses this run has recorded results under."""
         self.instances: dict[int, tuple[int, ...]] = {}
         """Template to its instances, once it has expanded."""
         self.dispatched = False

@@ -67,6 +67,11 @@ def salvage(damaged: Database, fresh: Database) -> Salvaged:
             else:
                 found.lost.append(table)
             found.kept[table] = kept
+        # Positions that will be given again say nothing about what came first.
+        fresh.execute(
+            "UPDATE attempts SET begun_seq = 0"
+            " WHERE begun_seq > (SELECT coalesce(max(seq), 0) FROM journal)"
+        )
     return found
 
 

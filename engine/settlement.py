@@ -47,7 +47,7 @@ class Settlement:
         self._facts: list[JsonValue] = []
         """Settlements to be journalled in one record with the next commit."""
         self._uncommitted: set[int] = set()
-        """Nodes that settled since the last commit."""
+        """Nodes of which the last commit does not tell all."""
         self._culprits: dict[int, NodeName] = {}
 
     def settle(
@@ -184,9 +184,16 @@ class Settlement:
         """Whether anything waits for `flush_held`."""
         return bool(self._held or self._facts)
 
+    def mark_uncommitted(self, index: int) -> None:
+        """Something about this node waits for the next commit."""
+        self._uncommitted.add(index)
+
     def is_uncommitted(self, index: int) -> bool:
-        """Whether something that `index` follows directly has settled since the last commit."""
-        return not self._uncommitted.isdisjoint(self._run.graph.dependencies(index))
+        """Whether something about this node, or about what it follows directly, waits for the
+        next commit."""
+        return index in self._uncommitted or not self._uncommitted.isdisjoint(
+            self._run.graph.dependencies(index)
+        )
 
     def flush_held(self) -> None:
         """Journals in one record what settled since the last commit, and tells of the nodes

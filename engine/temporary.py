@@ -23,21 +23,16 @@ LONGEST_BYTES: Final = 59
 _FIXED: Final = ("/tmp", "/var/tmp")  # noqa: S108 -- a folder of our own, 0700, is made there
 
 
-def find_places(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The folders that private ones can be made in, best first: the caller's TMPDIR, or
-    /tmp where that is missing or cannot be written."""
-    return tuple(
-        folder.rstrip("/")
-        for folder in (environ.get("TMPDIR", ""), *_FIXED)
-        if folder.startswith("/") and os.access(folder, os.W_OK | os.X_OK)
-    )
+def plan_temp(attempt: AttemptId, environ: Mapping[str, str]) -> str:
+    """The absolute path D for an attempt; nothing is made, nothing stands there now.
 
-
-def plan_temp(attempt: AttemptId, places: tuple[str, ...]) -> str:
-    """The absolute path D for an attempt, in the first of `places` that is not too long;
-    nothing is made, nothing stands there now."""
+    Below the caller's TMPDIR, or below /tmp where that is missing, too long, or no folder.
+    """
     name = f"assay-{attempt}"
-    for place in places:
+    for folder in (environ.get("TMPDIR", ""), *_FIXED):
+        if not folder.startswith("/") or not os.access(folder, os.W_OK | os.X_OK):
+            continue
+        place = folder.rstrip("/")
         path = f"{place}/{name}"
         number = 1
         # Ids are unique within one store; another workspace's left-over may bear this one.

@@ -39,7 +39,7 @@ STOREYS: dict[str, tuple[str, ...]] = {
     "conductors": (
         *("agreement", "cancelling", "collection", "dispatch", "endings", "ledger"),
         *("neighbours", "prediction", "recovery", "restoring", "run_loop", "run_request"),
-        *("run_state", "settlement", "unfinished"),
+        *("run_state", "settlement"),
     ),
 }
 """The storeys of `engine`, lowest first: a module imports from its own storey and lower ones."""

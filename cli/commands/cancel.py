@@ -16,7 +16,7 @@ from assay.engine import orphans
 from assay.engine.cancelling import end_if_dead, request_cancel
 from assay.engine.clock import SystemClock
 from assay.engine.runs import RunRow
-from assay.engine.states import RunId
+from assay.engine.states import AttemptId, RunId
 from assay.engine.store import Store
 
 _POLL_SECONDS: Final = 0.05
@@ -42,11 +42,30 @@ def perform(call: Call) -> int:
         for each in request_cancel(store, run.id, _describe_me()):
             if each != run.id:
                 call.err.write(f"run {each}, which run {run.id} started, is cancelled with it\n")
+        if _is_inside(store, run.id):
+            call.err.write(f"run {run.id} is cancelled; not waiting, since this is part of it\n")
+            return ExitCode.DONE
         settled = _wait_for_end(store, run.id, call.err)
     finally:
         store.close()
     call.err.write(f"run {settled.id} has ended: {settled.status.value}\n")
     return ExitCode.DONE
+
+
+def _is_inside(store: Store, run: RunId) -> bool:
+    """Whether a node of that run, or of one that it started, runs this command: it would wait
+    for itself."""
+    parent = os.environ.get("ASSAY_ATTEMPT")
+    seen: set[str] = set()
+    while parent and parent not in seen:
+        seen.add(parent)
+        row = store.attempts.get(AttemptId(parent))
+        if row is None:
+            return False
+        if row.run == run:
+            return True
+        parent = store.runs.get(row.run).parent_attempt
+    return False
 
 
 def _wait_for_end(store: Store, run: RunId, err: Stream) -> RunRow:
@@ -63,7 +82,7 @@ def _wait_for_end(store: Store, run: RunId, err: Stream) -> RunRow:
             err.write(
                 f"waiting until run {run} has ended (pid {row.owner.pid} on"
                 f" {one_line(row.owner.host)}{_explain_stop(row)}); Ctrl-C ends the waiting, not"
-                " the cancel\n"
+                f" the cancel, and `kill {row.owner.pid}` asks that process itself\n"
             )
         time.sleep(_POLL_SECONDS)
 

@@ -105,33 +105,3 @@ def test_a_row_that_cannot_be_read_is_damage(store: Store, column: str) -> None:
     store.database.execute(f"UPDATE attempts SET {column} = '[[1'")
     with pytest.raises(StoreDamaged, match="attempt aaaaaaaa-1"):
         store.attempts.get(AttemptId("aaaaaaaa-1"))
-
-
-def test_tries_that_none_has_made_good(store: Store) -> None:
-    """Of each node the newest try, as long as it is no success; of this plan file alone."""
-    names = ("bad", "good", "mended", "broken-again", "running", "elsewhere")
-    ends = {
-        "bad": (AttemptEnd.EXITED,),
-        "good": (AttemptEnd.SUCCEEDED,),
-        "mended": (AttemptEnd.EXITED, AttemptEnd.SUCCEEDED),
-        "broken-again": (AttemptEnd.SUCCEEDED, AttemptEnd.EXITED, AttemptEnd.TIMED_OUT),
-        "running": (None,),
-        "elsewhere": (AttemptEnd.EXITED,),
-    }
-    store.runs.create(a_run("aaaaaaaa"))
-    store.runs.create(a_run("bbbbbbbb", plan_file="other.toml"))
-    number = 0
-    for name in names:
-        run = "bbbbbbbb" if name == "elsewhere" else "aaaaaaaa"
-        for end in ends[name]:
-            number += 1
-            row = an_attempt(run, number, node=name, began_at=1000.0 - number)
-            store.attempts.begin(row, number)
-            if end is not None:
-                store.attempts.settle(row.id, end, 1, None, "", 2000.0)
-    found = {row.node: row.end for row in store.attempts.unfinished("plan.toml")}
-    assert found == {
-        "bad": AttemptEnd.EXITED,
-        "broken-again": AttemptEnd.TIMED_OUT,
-        "running": None,
-    }

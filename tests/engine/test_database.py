@@ -13,6 +13,7 @@ from store_rows import finish, hold_write_lock, let_go, start_python
 from assay.engine import database as databases
 from assay.engine.columns import from_column, to_column
 from assay.engine.database import Database
+from assay.engine.migrations import MIGRATIONS, SCHEMA_VERSION
 from assay.engine.store_errors import StoreBusy, StoreDamaged, StoreNewer, StoreUnwritable
 
 INSERT = "INSERT INTO facts VALUES (?, ?)"
@@ -193,7 +194,7 @@ def test_reading_needs_no_lock(path: str) -> None:
     holder = hold_write_lock(path)
     database, version = databases.open_for_reading(path)
     keep(database)
-    assert (names(database), version) == (["id"], 1)
+    assert (names(database), version) == (["id"], SCHEMA_VERSION)
     finish(holder, "go\n")
 
 
@@ -304,3 +305,25 @@ def test_version_tells_of_commits_by_others(path: str) -> None:
         after = database.version()
         assert after != before
     assert database.version() == after
+
+
+def test_a_store_of_the_first_version_goes_on(tmp_path: Path) -> None:
+    """Its tries get the positions of the records that tell of them; what none tells of is first."""
+    path = str(tmp_path / "old.db")
+    database = keep(Database(sqlite3.connect(path, isolation_level=None), path, None))
+    databases.migrate(database, 0, MIGRATIONS[:1])
+    for number in (1, 2, 3):
+        database.execute(
+            "INSERT INTO attempts VALUES (?, 'r', 'n', 'k', 1, 'settled', 'succeeded', 0, NULL,"
+            " 1.0, 2.0, '', '', NULL, '[]', '{}', '')",
+            (f"r-{number}",),
+        )
+    for seq, attempt in ((7, "r-2"), (9, "r-1")):
+        database.execute(
+            "INSERT INTO journal VALUES (?, 1.0, 'r', 'n', 'attempt-begun', 's', ?, ?)",
+            (seq, seq, f'{{"attempt":"{attempt}"}}'),
+        )
+    databases.migrate(database, 1)
+    found = database.query("SELECT id, begun_seq FROM attempts ORDER BY id")
+    assert found == [("r-1", 9), ("r-2", 7), ("r-3", 0)]
+    assert database.query_one("PRAGMA user_version") == (SCHEMA_VERSION,)

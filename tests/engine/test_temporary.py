@@ -13,13 +13,9 @@ from assay.engine.states import AttemptId
 ATTEMPT = AttemptId(f"{os.getpid():08x}-12")
 
 
-def plan_temp(attempt: AttemptId, environ: dict[str, str]) -> str:
-    return temporary.plan_temp(attempt, temporary.find_places(environ))
-
-
 def test_planning_makes_nothing_and_making_is_private(tmp_path: Path) -> None:
     """The path is known before anything exists; then it is a 0700 folder with a TMPDIR."""
-    path = plan_temp(ATTEMPT, {})
+    path = temporary.plan_temp(ATTEMPT, {})
     assert path == f"/tmp/assay-{ATTEMPT}"
     assert not os.path.lexists(path)
     old = os.umask(0)
@@ -39,13 +35,13 @@ def test_callers_temporary_folder_is_used_while_short(tmp_path: Path) -> None:
     short = Path("/tmp", f"t{os.getpid()}")
     short.mkdir()
     try:
-        assert plan_temp(ATTEMPT, {"TMPDIR": f"{short}/"}) == f"{short}/assay-{ATTEMPT}"
+        assert temporary.plan_temp(ATTEMPT, {"TMPDIR": f"{short}/"}) == f"{short}/assay-{ATTEMPT}"
         for unfit in (tmp_path / ("x" * 60), short / "nowhere"):
             if unfit.parent == tmp_path:
                 unfit.mkdir()
-            path = plan_temp(ATTEMPT, {"TMPDIR": str(unfit)})
+            path = temporary.plan_temp(ATTEMPT, {"TMPDIR": str(unfit)})
             assert path == f"/tmp/assay-{ATTEMPT}"
-        assert plan_temp(ATTEMPT, {"TMPDIR": "."}) == f"/tmp/assay-{ATTEMPT}"
+        assert temporary.plan_temp(ATTEMPT, {"TMPDIR": "."}) == f"/tmp/assay-{ATTEMPT}"
     finally:
         short.rmdir()
 
@@ -55,7 +51,7 @@ def test_tmpdir_is_short_for_any_attempt() -> None:
     environ: dict[str, str] = {}
     made = []
     for number in range(4):
-        path = plan_temp(AttemptId(f"0{os.getpid():07x}-{number}00000"), environ)
+        path = temporary.plan_temp(AttemptId(f"0{os.getpid():07x}-{number}00000"), environ)
         temporary.make(path)
         made.append(path)
         environ = {"TMPDIR": temporary.tmpdir_of(path)}
@@ -70,7 +66,7 @@ def test_what_stands_there_already_is_not_used(tmp_path: Path) -> None:
     folder.mkdir()
     try:
         (folder / f"assay-{ATTEMPT}").write_text("someone's")
-        path = plan_temp(ATTEMPT, {"TMPDIR": str(folder)})
+        path = temporary.plan_temp(ATTEMPT, {"TMPDIR": str(folder)})
         assert path == f"{folder}/assay-{ATTEMPT}-2"
         with pytest.raises(FileExistsError):
             temporary.make(f"{folder}/assay-{ATTEMPT}")

@@ -165,3 +165,17 @@ def test_cancel_of_an_unknown_run(counted: Counted) -> None:
     counted.run()
     assert counted.assay("cancel", "zz").code == 2
     assert counted.assay("cancel").code == 2
+
+
+def test_a_node_that_cancels_its_own_run_is_not_awaited_by_itself(counted: Counted) -> None:
+    """The request is made and `cancel` comes back: it would wait for itself."""
+    script = f'{shlex.quote(str(ASSAY))} cancel "$ASSAY_RUN" && echo asked > o'
+    counted.plan(
+        {
+            "a": {"run": script, "cancellable": False, "writes": ["o"]},
+            "b": {"run": "true", "after": ["a"]},
+        }
+    )
+    done = counted.assay("run", "--json")
+    assert (done.code, done.outcomes["a"]) == (143, "built"), done.out
+    assert counted.read("o") == "asked\n"

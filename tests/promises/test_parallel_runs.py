@@ -356,3 +356,65 @@ def test_an_owner_that_lost_its_run_stops_by_itself(
     database.close()
     counted.plan({"a": {"run": "true"}})
     assert counted.run().counts == {"built": 1}
+
+
+def test_what_another_run_left_unfinished_meanwhile_is_cleared(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C83: a try that failed in another run after this one began is over when this one tries."""
+    counted.plan(
+        {
+            "long": {"run": probes.argv("long"), "cache": False, "priority": 10},
+            "x": {"run": "echo line >> out; test -e ok", "reads": ["in"], "writes": ["out"]},
+        }
+    )
+    counted.write("in", "1")
+    run = begin("-j1")
+    node = probes.arrive("long")
+    assert counted.assay("run", "x").code == 1
+    counted.write("ok", "")
+    node.exit(0)
+    assert run.finish().outcomes["x"] == "built"
+    assert counted.read("out") == "line\n"
+
+
+def test_nodes_that_are_made_of_the_same_share_a_result(counted: Counted) -> None:
+    """Within one run too: the second is served what the first has just made, or, when both were
+    under way, is told that it differs."""
+    same = {"run": "date +%s%N > $ASSAY_RESULT", "reads": ["in"], "result": "text"}
+    counted.plan({"a": same, "b": same})
+    counted.write("in", "1")
+    assert counted.run("-j1").outcomes == {"a": "built", "b": "clean"}
+    counted.write("in", "2")
+    done = counted.assay("run", "--json", "-j2", "--strict")
+    assert sorted(done.outcomes.values()) in (["built", "clean"], ["built", "failed"])
+
+
+def test_a_retry_is_told_after_the_failure(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """In the order things happened, in the journal too, whatever else is running."""
+    counted.plan(
+        {
+            "other": {"run": probes.argv("other")},
+            "x": {"run": "exit 1", "retry": {"attempts": 3, "backoff": "0s"}, "writes": ["x"]},
+        }
+    )
+    run = begin("-j2")
+    node = probes.arrive("other")
+    run.told("node-settled", "x")
+    node.exit(0)
+    done = run.finish()
+    told = [
+        (event["event"], event["number"])
+        for event in done.events
+        if event.get("node") == "x" and event["event"] in ("node-started", "attempt-failed")
+    ]
+    assert told == [
+        (name, number) for number in (1, 2, 3) for name in ("node-started", "attempt-failed")
+    ]
+    kinds = [
+        kind
+        for (kind,) in sqlite3.connect(counted.root / ".assay" / "assay.db").execute(
+            "SELECT kind FROM journal WHERE node = 'x' AND kind LIKE 'attempt-%' ORDER BY seq"
+        )
+    ]
+    assert kinds == ["attempt-begun", "attempt-settled"] * 3
