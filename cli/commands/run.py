@@ -9,7 +9,6 @@ import gc
 import os
 import secrets
 import signal
-import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -34,7 +33,6 @@ from assay.engine.store import Store
 from assay.plans.model import NodeName
 from assay.plans.selection import Selection
 
-_SWITCH_SECONDS = 0.0005
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -113,8 +111,6 @@ def execute(
     is_open = True
     # The plan stays until the end: no search for cyclic garbage need look through it.
     gc.freeze()
-    # Threads that start and await nodes are not to wait for the coordinator's longer thoughts.
-    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         with refusing(plan.sources):
             settled = run_plan(store, plan.loaded.plan, selection, request, tell, cancellation)
