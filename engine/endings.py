@@ -72,6 +72,10 @@ class Endings:
         del self._dispatch.running[row.id]
         self._run.admission.give_back(demand_of(node))
         self._dispatch.release_host(row.id)
+        if assignment.gathered.address in self._run.made:
+            # What another node made of the same is to be found. Before anything is noted of this
+            # attempt: its end and its result are one record.
+            self._run.ledger.commit()
         now = self._run.clock.now()
         self._settlement.mark_uncommitted(assignment.index)
         ending = _Ending(
@@ -157,8 +161,6 @@ class Endings:
             duration_seconds=executed.duration_seconds,
             log=executed.log,
         )
-        if gathered.address in self._run.made:
-            self._run.ledger.commit()  # what another node made of the same counts too
         earlier = self._run.store.results.get(gathered.address) if may_serve else None
         if earlier is not None and earlier.serves and _differs(earlier, row):
             kept = self._resolve_difference(executed, earlier, row)

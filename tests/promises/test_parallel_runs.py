@@ -390,6 +390,16 @@ def test_nodes_that_are_made_of_the_same_share_a_result(counted: Counted) -> Non
     assert sorted(done.outcomes.values()) in (["built", "clean"], ["built", "failed"])
 
 
+def test_of_two_alike_the_one_that_may_serve_is_kept(counted: Counted) -> None:
+    """Both under way at once, in whichever order they end: what is never served takes no place
+    from what is, and neither record is lost."""
+    counted.plan({"always": {"run": "true"}, "once": {"run": "true", "cache": True}})
+    for _ in range(8):
+        counted.assay("cache", "clear")
+        assert counted.ran("-j2") == ["always", "once"]
+        assert counted.ran("-j2") == ["always"]
+
+
 def test_a_retry_is_told_after_the_failure(counted: Counted, probes: Probes, begin: Begin) -> None:
     """In the order things happened, in the journal too, whatever else is running."""
     counted.plan(
