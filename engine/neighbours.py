@@ -29,6 +29,20 @@ class Blocked:
     """Set when waiting would wait for oneself: the sentence that says how."""
 
 
+def find_ancestors(store: Store, parent: AttemptId | None) -> tuple[AttemptRow, ...]:
+    """The attempt `parent` and those around it, innermost first."""
+    found: list[AttemptRow] = []
+    seen: set[AttemptId] = set()
+    while parent is not None and parent not in seen:
+        seen.add(parent)
+        row = store.attempts.get(parent)
+        if row is None:
+            break  # nested in a node of another workspace
+        found.append(row)
+        parent = store.runs.get(row.run).parent_attempt
+    return tuple(found)
+
+
 class Neighbours:
     """What one run knows of the others. `parent` is the attempt this run is nested in."""
 
@@ -36,22 +50,9 @@ class Neighbours:
         self._store = store
         self._run = run
         self._plan_file = plan_file
-        self.ancestors = self._find_ancestors(parent)
+        self.ancestors = find_ancestors(store, parent)
         self.waits: frozenset[AttemptId] = frozenset()
         """Whom this run is recorded to wait for."""
-
-    def _find_ancestors(self, parent: AttemptId | None) -> tuple[AttemptRow, ...]:
-        """The attempts around this run, innermost first."""
-        found: list[AttemptRow] = []
-        seen: set[AttemptId] = set()
-        while parent is not None and parent not in seen:
-            seen.add(parent)
-            row = self._store.attempts.get(parent)
-            if row is None:
-                break  # nested in a node of another workspace
-            found.append(row)
-            parent = self._store.runs.get(row.run).parent_attempt
-        return tuple(found)
 
     def find_self(self, node: NodeName) -> AttemptRow | None:
         """The ancestor that is an attempt of this very node: a loop without an end."""
@@ -102,7 +103,7 @@ class Neighbours:
         for run in self._store.runs.unsettled():
             waiting = self._store.runs.waiting(run.id)
             if waiting and run.id != self._run:
-                for around in self._find_ancestors(run.parent_attempt):
+                for around in find_ancestors(self._store, run.parent_attempt):
                     waits.setdefault(around.id, set()).update(waiting)
         mine = [row.id for row in self.ancestors]
         if not closes_cycle(target.id, mine, waits):

@@ -15,6 +15,7 @@ from assay.cli.render.text import one_line
 from assay.engine import orphans
 from assay.engine.cancelling import end_if_dead, request_cancel
 from assay.engine.clock import SystemClock
+from assay.engine.neighbours import find_ancestors
 from assay.engine.runs import RunRow
 from assay.engine.states import AttemptId, RunId
 from assay.engine.store import Store
@@ -56,16 +57,8 @@ def _is_inside(store: Store, run: RunId) -> bool:
     """Whether a node of that run, or of one that it started, runs this command: it would wait
     for itself."""
     parent = os.environ.get("ASSAY_ATTEMPT")
-    seen: set[str] = set()
-    while parent and parent not in seen:
-        seen.add(parent)
-        row = store.attempts.get(AttemptId(parent))
-        if row is None:
-            return False
-        if row.run == run:
-            return True
-        parent = store.runs.get(row.run).parent_attempt
-    return False
+    ancestors = find_ancestors(store, AttemptId(parent) if parent else None)
+    return any(row.run == run for row in ancestors)
 
 
 def _wait_for_end(store: Store, run: RunId, err: Stream) -> RunRow:
