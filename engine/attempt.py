@@ -4,7 +4,7 @@
     (run loop)       coordinator   records the intent, committed before the command starts
     prepare_attempt  coordinator   old outputs out of the way, inputs it rewrites kept
     carry_out        worker        the command itself, then what it left is measured
-    (endings)        coordinator   record the outcome
+    (endings)        coordinator   records the outcome
 
 After a crash between begin and settle the next run finds the attempt `running` with a
 dead owner: `before` tells how its writes stood, the lease and `ASSAY_ATTEMPT` which of

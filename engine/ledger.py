@@ -117,25 +117,22 @@ class Ledger:
         self._write_out([act])
 
     def _write_out(self, changes: list[Callable[[], object]]) -> None:
+        said = self._sequence
         try:
             self._transact(changes)
         except StoreUnwritable as error:
+            self._sequence = said  # nothing of it was said
             self._go_unrecorded(str(error))
             self._transact(changes)
 
     def _transact(self, changes: list[Callable[[], object]]) -> None:
-        said = self._sequence
-        try:
-            with self._store.transaction():
-                version = self._store.database.version()
-                if self._is_open and version != self.version:
-                    self._store.runs.check_fence(self._row.id, self._row.fence)
-                self.version = version
-                for change in changes:
-                    change()
-        except BaseException:
-            self._sequence = said  # nothing of it was said
-            raise
+        with self._store.transaction():
+            version = self._store.database.version()
+            if self._is_open and version != self.version:
+                self._store.runs.check_fence(self._row.id, self._row.fence)
+            self.version = version
+            for change in changes:
+                change()
 
     def _go_unrecorded(self, why: str) -> None:
         self._store.degrade(why)
