@@ -94,10 +94,10 @@ def find_complaint(error: BaseException) -> Complaint | None:
             return Complaint("error", str(error), None, 128 + error.signal)
         case KeyboardInterrupt():
             return Complaint("error", "Interrupted", None, ExitCode.INTERRUPTED)
-        case ImportError():
+        case ImportError() if not (error.name or "").startswith("assay"):
             # A file that cannot be read, of Python or of what assay is built on.
             hint = "Install assay again, into a fresh virtual environment, if this persists"
-            return Complaint("environment", _sentence(error), hint, ExitCode.HOST)
+            return Complaint("environment", str(error), hint, ExitCode.HOST)
         case MemoryError():
             return Complaint("environment", "Out of memory", None, ExitCode.HOST)
         case _:

@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 from assay.cli.call import Call
-from assay.cli.errors import ExitCode, UsageError
+from assay.cli.errors import ExitCode, HostError
 from assay.cli.history import reading_store
 from assay.cli.render.stream import Stream
 from assay.cli.render.text import one_line
@@ -36,7 +36,7 @@ def perform(call: Call) -> int:
         for notice in store.notices:
             call.err.write(f"warning: {one_line(notice)}\n")
         if not store.recorded:
-            raise UsageError(
+            raise HostError(
                 f"The store of `{root}` cannot be written, so run {run.id} cannot be told",
                 hint=f"`kill {run.owner.pid}` cancels it as well",
             )

@@ -64,6 +64,15 @@ def test_exit_code_of_a_run(
             OSError(28, "No space left on device", "/w/x"),
             Complaint("environment", "No space left on device (`/w/x`)", None, 5),
         ),
+        (
+            ImportError("_struct.so: cannot stat shared object", name="_struct"),
+            Complaint(
+                "environment",
+                "_struct.so: cannot stat shared object",
+                "Install assay again, into a fresh virtual environment, if this persists",
+                5,
+            ),
+        ),
     ],
 )
 def test_expected_errors_have_words_and_a_code(error: BaseException, complaint: Complaint) -> None:
@@ -84,3 +93,4 @@ def test_broken_invariant_has_no_words() -> None:
     """What nobody expected is left to be told as an internal error."""
     assert find_complaint(AssertionError("no")) is None
     assert find_complaint(KeyError("no")) is None
+    assert find_complaint(ImportError("cannot import name", name="assay.engine.x")) is None

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 from counted import Counted, warnings
@@ -128,3 +129,18 @@ def test_unrecorded_run_keeps_what_it_was_told(counted: Counted, tmp_path: Path)
     [event] = [e for e in map(json.loads, done.out.splitlines()) if e["event"] == "node-settled"]
     assert Path(event["log"]).read_text() == "why\n"
     assert Path(event["log"]).is_relative_to(tmp_path)
+
+
+def test_cancel_where_the_store_cannot_be_written(counted: Counted) -> None:
+    """C90: what cannot be asked of a run is said, with another way, and the exit status is that
+    of the host."""
+    counted.plan({"a": {"run": "kill -9 $PPID"}})
+    assert counted.assay("run").code == -SIGKILL
+    here = shlex.quote(str(counted.root))
+    done = in_namespace(
+        counted,
+        f'mount --bind {here} {here}; mount -o remount,ro,bind {here}; cd {here}; "$0" cancel last',
+    )
+    assert done.code == 5
+    assert "cannot be written, so run" in done.err
+    assert "hint: `kill " in done.err
