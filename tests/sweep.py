@@ -77,8 +77,6 @@ def system_tmp() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What a run that nothing disturbs leaves."""
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not there")
     workspace = lay_out(tmp_path_factory.mktemp("undisturbed") / "w")
     done = workspace.assay("run", "--json")
     assert done.code == 0, explain(done)
@@ -98,6 +96,8 @@ def lay_out(root: Path, plan: str = PLAN) -> Workspace:
 
 def run_traced(workspace: Workspace, options: list[str], system_tmp: Path) -> Finished:
     """`assay run -j2` under strace, which waits for all processes below it."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not there")
     traced = subprocess.run(
         ["strace", "-f", "-qq", *options, str(ASSAY), "run", "-j2"],
         cwd=workspace.root,

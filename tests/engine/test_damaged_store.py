@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from store_rows import a_run, digest, open_store, record_build
+from store_rows import a_run, an_attempt, digest, open_store, record_build
 
+from assay.engine import database as databases
+from assay.engine.attempts import Attempts
 from assay.engine.blobs import Blobs
 from assay.engine.collection import verify_cache
 from assay.engine.results import ResultRow
+from assay.engine.runs import Runs
+from assay.engine.salvage import salvage
 from assay.engine.states import RunId, RunStatus
 from assay.engine.store import Store
 from assay.engine.store_errors import StoreDamaged
@@ -304,3 +308,19 @@ def test_damaged_files_of_one_second_keep_apart(tmp_path: Path) -> None:
     aside = tmp_path / ".assay" / "damaged"
     assert sorted(path.read_text() for path in aside.iterdir()) == ["one", "three", "two"]
     assert "assay.db-19700101T001640" in os.listdir(aside)
+
+
+def test_positions_that_are_given_again_order_nothing(tmp_path: Path) -> None:
+    """C83: where the journal is lost, tries begin anew: a later one is the last one."""
+    damaged, fresh = databases.open_in_memory(), databases.open_in_memory()
+    old = Attempts(damaged)
+    old.begin(an_attempt("aaaaaaaa", 1), 33)
+    Runs(damaged, lambda: 1.0, lambda: str(tmp_path)).create(a_run("aaaaaaaa"))
+    salvage(damaged, fresh)
+    new = Attempts(fresh)
+    new.begin(an_attempt("aaaaaaaa", 2), 4)
+    last = new.last_of(NodeName("cc[src/main.c]"), "plan.toml")
+    assert last is not None
+    assert last.id == "aaaaaaaa-2"
+    damaged.close()
+    fresh.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import sqlite3
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from counted import Counted
 from workspace import ASSAY, Finished, Workspace
 
 PLAN = """\
@@ -364,3 +366,24 @@ def test_a_clock_that_jumps(copying: Workspace, moment: str) -> None:
         assert copying.read("copy") == f"{number}\n"
     assert "2 clean" in copying.assay("run").err
     assert copying.assay("runs").code == 0
+
+
+def test_a_temporary_folder_that_goes_away_meanwhile(counted: Counted) -> None:
+    """The next node gets its own below /tmp."""
+    folder = counted.root.parent / "t"
+    folder.mkdir()
+    counted.plan(
+        {
+            "a": {"run": f"rm -rf {shlex.quote(str(folder))}"},
+            "b": {"run": "echo $TMPDIR > $ASSAY_RESULT", "after": ["a"], "result": "text"},
+        }
+    )
+    short = Path(f"/tmp/s{os.getpid()}")
+    short.symlink_to(folder)
+    try:
+        done = counted.run(env={"TMPDIR": str(short)})
+    finally:
+        short.unlink()
+    assert done.outcomes == {"a": "built", "b": "built"}
+    value = next(e["value"] for e in done.events if e.get("node") == "b" and e.get("value"))
+    assert value.startswith("/tmp/assay-")

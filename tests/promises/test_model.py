@@ -146,6 +146,7 @@ class Machine(RuleBasedStateMachine):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ) as started:
+            # Nothing is waited for: any moment is as good to be killed at as another.
             time.sleep(milliseconds / 1000)
             started.send_signal(how)
         self.model.perhaps |= set(self.model.keys().values())

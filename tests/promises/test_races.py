@@ -63,6 +63,7 @@ def disturb(workspace: Workspace, chance: random.Random, system_tmp: Path) -> tu
         stderr=subprocess.PIPE,
         text=True,
     ) as started:
+        # Nothing is waited for: wherever the run is by then, it is to be disturbed there.
         time.sleep(chance.uniform(0.1, 0.5))
         started.send_signal(signal.SIGSTOP)
         time.sleep(chance.uniform(0, 0.3))
