@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from assay.engine import recovery
@@ -57,6 +59,9 @@ class Dispatch:
         self.awaits_host: set[int] = set()
         self._announced_waits: set[tuple[int, AttemptId]] = set()
         self._polls = False
+        self._others: list[AttemptRow] = []
+        """Running attempts of other runs, as of the last look."""
+        self._others_version = -1
         self._host = HostResources(folder_for(run.request.environ, os.getuid()))
         self._host_held: dict[AttemptId, list[Held]] = {}
         self._host_amounts = {
@@ -151,6 +156,95 @@ class Dispatch:
     def release_host(self, attempt: AttemptId) -> None:
         for held in self._host_held.pop(attempt, ()):
             held.release()
+
+    def begin(
+        self,
+        starting: list[Assignment],
+        restoring: list[RestoreJob],
+        still_waiting: frozenset[AttemptId],
+        *,
+        is_whole: bool,
+        is_cancelled: Callable[[], bool],
+    ) -> None:
+        """Claims, then starts, as far as no other run is in the way. `is_cancelled` is asked
+        inside the transaction."""
+        begun: list[Assignment] = []
+        restored: list[RestoreJob] = []
+        blocked: list[tuple[int, Assignment | RestoreJob, Blocked]] = []
+        overtaken: list[Assignment] = []
+
+        def begin() -> None:
+            for outcome in (begun, restored, blocked, overtaken):
+                outcome.clear()
+            others = self._look_at_others() if starting or restoring else []
+            stops = is_cancelled()
+            for assignment in starting:
+                conflict = self._run.neighbours.find_blocking(assignment.row.claims, others)
+                if stops or (conflict is None and self._is_overtaken(assignment)):
+                    overtaken.append(assignment)
+                elif conflict is None:
+                    self._run.store.attempts.begin(assignment.row, self._note_begun(assignment))
+                    begun.append(assignment)
+                else:
+                    blocked.append((assignment.index, assignment, conflict))
+            for item in restoring:
+                conflict = self._run.neighbours.find_blocking(item.row.claims, others)
+                if conflict is None:
+                    self._run.store.attempts.begin(item.row)
+                    restored.append(item)
+                else:
+                    blocked.append((item.index, item, conflict))
+            waits = {conflict.attempt for _, _, conflict in blocked}
+            self._run.neighbours.wait_for(frozenset(waits | still_waiting))
+
+        if is_whole:
+            self._run.ledger.commit(begin)
+        else:
+            self._run.ledger.commit_ahead(begin)
+        for index, item, conflict in blocked:
+            self.hold_for_other(index, item, conflict)
+        for assignment in overtaken:
+            self.decide_again(assignment)
+        for assignment in begun:
+            self.start(assignment)
+        for item in restored:
+            self._restoring.restoring[item.row.id] = item
+            self._run.workers.submit(partial(self._restoring.restore, item))
+
+    def _look_at_others(self) -> list[AttemptRow]:
+        """Running attempts of other runs; inside a transaction. None have appeared as long
+        as nobody else has written to the store."""
+        if self._others or self._others_version != self._run.ledger.version:
+            self._others = self._run.neighbours.others()
+            self._others_version = self._run.ledger.version
+        return self._others
+
+    def _is_overtaken(self, assignment: Assignment) -> bool:
+        """Whether another run, or another node of this one that is made of the same, has recorded
+        a result since it was decided that this one must execute."""
+        queued = self._run.queued[assignment.index]
+        address = assignment.gathered.address
+        is_untouched = queued.version == self._run.ledger.version and address not in self._run.made
+        if queued.seen is None or is_untouched:
+            return False
+        return self._run.store.results.find_standing(address) not in {0, queued.seen}
+
+    def _note_begun(self, assignment: Assignment) -> int:
+        row = assignment.row
+        return self._run.ledger.append_now(
+            Fact.ATTEMPT_BEGUN,
+            assignment.node.name,
+            {
+                "attempt": row.id,
+                "number": row.number,
+                "action_key": row.action_key,
+                "reason": self._run.queued[assignment.index].reason,
+                "argv": list(assignment.spawn.argv),
+                "workdir": assignment.node.workdir,
+                "log": row.log,
+                "temp": row.temp,
+            },
+        )
 
     def start(self, assignment: Assignment) -> None:
         """The intent is committed: clear the way, tell, and hand over to a worker."""

@@ -28,7 +28,6 @@ from assay.engine.attempt import (
     Assignment,
     Executed,
 )
-from assay.engine.attempts import AttemptRow
 from assay.engine.certify import write_certificate
 from assay.engine.clock import Clock, SystemClock
 from assay.engine.decision import Serve
@@ -46,7 +45,6 @@ from assay.engine.events import (
 from assay.engine.graph import Verdict
 from assay.engine.journal import Fact
 from assay.engine.ledger import HEARTBEAT_SECONDS
-from assay.engine.neighbours import Blocked
 from assay.engine.observations import pins_as_json
 from assay.engine.restoring import RestoreJob, RestoreReport, Restoring
 from assay.engine.run_request import Cancellation, RunRequest
@@ -54,7 +52,6 @@ from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
     AttemptEnd,
-    AttemptId,
     NodeState,
     Outcome,
     RunStatus,
@@ -99,9 +96,6 @@ class RunLoop:
         self._pins_due = True
         self._group_is_timed = False
         self._group_is_due = False
-        self._others: list[AttemptRow] = []
-        """Running attempts of other runs, as of the last look."""
-        self._others_version = -1
         self._heard_version = -1
         self._cancels_seen = 0
         self._has_stopped = False
@@ -292,6 +286,11 @@ class RunLoop:
             if asked is not None:
                 self._cancellation.request_once(f"cancelled by {asked.by}")
 
+    def _hears(self) -> bool:
+        """Whether the run is to stop, as the transaction that is open sees it."""
+        self._hear(self._run.ledger.version)
+        return len(self._cancellation.causes) > self._cancels_seen
+
     def _commit(self, starting: list[Assignment]) -> None:
         """Records the intents of what starts and starts it; commits the settlements that
         wait when their time has come, and tells them."""
@@ -305,7 +304,9 @@ class RunLoop:
             self._collect_group(pins=bool(starting or restoring))
         still_waiting = frozenset(conflict.attempt for conflict in self._dispatch.blocked.values())
         if starting or restoring or still_waiting != self._run.neighbours.waits:
-            self._begin(starting, restoring, still_waiting, is_whole=is_whole)
+            self._dispatch.begin(
+                starting, restoring, still_waiting, is_whole=is_whole, is_cancelled=self._hears
+            )
         elif is_whole:
             self._run.ledger.commit()
         if self._settlement.has_held or self._run.ledger.has_pending:
@@ -352,94 +353,6 @@ class RunLoop:
     def _end_group(self) -> None:
         self._group_is_timed = False
         self._group_is_due = True
-
-    def _begin(
-        self,
-        starting: list[Assignment],
-        restoring: list[RestoreJob],
-        still_waiting: frozenset[AttemptId],
-        *,
-        is_whole: bool,
-    ) -> None:
-        """Claims, then starts, as far as no other run is in the way."""
-        begun: list[Assignment] = []
-        restored: list[RestoreJob] = []
-        blocked: list[tuple[int, Assignment | RestoreJob, Blocked]] = []
-        overtaken: list[Assignment] = []
-
-        def begin() -> None:
-            for outcome in (begun, restored, blocked, overtaken):
-                outcome.clear()
-            others = self._look_at_others() if starting or restoring else []
-            self._hear(self._run.ledger.version)
-            is_cancelled = len(self._cancellation.causes) > self._cancels_seen
-            for assignment in starting:
-                conflict = self._run.neighbours.find_blocking(assignment.row.claims, others)
-                if is_cancelled or (conflict is None and self._is_overtaken(assignment)):
-                    overtaken.append(assignment)
-                elif conflict is None:
-                    self._run.store.attempts.begin(assignment.row, self._note_begun(assignment))
-                    begun.append(assignment)
-                else:
-                    blocked.append((assignment.index, assignment, conflict))
-            for item in restoring:
-                conflict = self._run.neighbours.find_blocking(item.row.claims, others)
-                if conflict is None:
-                    self._run.store.attempts.begin(item.row)
-                    restored.append(item)
-                else:
-                    blocked.append((item.index, item, conflict))
-            waits = {conflict.attempt for _, _, conflict in blocked}
-            self._run.neighbours.wait_for(frozenset(waits | still_waiting))
-
-        if is_whole:
-            self._run.ledger.commit(begin)
-        else:
-            self._run.ledger.commit_ahead(begin)
-        for index, item, conflict in blocked:
-            self._dispatch.hold_for_other(index, item, conflict)
-        for assignment in overtaken:
-            self._dispatch.decide_again(assignment)
-        for assignment in begun:
-            self._dispatch.start(assignment)
-        for item in restored:
-            self._restoring.restoring[item.row.id] = item
-            self._run.workers.submit(partial(self._restoring.restore, item))
-
-    def _look_at_others(self) -> list[AttemptRow]:
-        """Running attempts of other runs; inside a transaction. None have appeared as long
-        as nobody else has written to the store."""
-        if self._others or self._others_version != self._run.ledger.version:
-            self._others = self._run.neighbours.others()
-            self._others_version = self._run.ledger.version
-        return self._others
-
-    def _is_overtaken(self, assignment: Assignment) -> bool:
-        """Whether another run, or another node of this one that is made of the same, has recorded
-        a result since it was decided that this one must execute."""
-        queued = self._run.queued[assignment.index]
-        address = assignment.gathered.address
-        is_untouched = queued.version == self._run.ledger.version and address not in self._run.made
-        if queued.seen is None or is_untouched:
-            return False
-        return self._run.store.results.find_standing(address) not in {0, queued.seen}
-
-    def _note_begun(self, assignment: Assignment) -> int:
-        row = assignment.row
-        return self._run.ledger.append_now(
-            Fact.ATTEMPT_BEGUN,
-            assignment.node.name,
-            {
-                "attempt": row.id,
-                "number": row.number,
-                "action_key": row.action_key,
-                "reason": self._run.queued[assignment.index].reason,
-                "argv": list(assignment.spawn.argv),
-                "workdir": assignment.node.workdir,
-                "log": row.log,
-                "temp": row.temp,
-            },
-        )
 
     def _take_up_ready(self) -> None:
         deadline = self._run.clock.monotonic() + COMMIT_SECONDS
