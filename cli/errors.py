@@ -116,10 +116,50 @@ def find_complaint(error: BaseException) -> Complaint | None:
         return Complaint("error", _sentence(error), "`assay runs` lists them", ExitCode.USAGE)
     if isinstance(error, AmbiguousPrefix):
         return Complaint("error", _sentence(error), "Give more of the id", ExitCode.USAGE)
+    found = _find_operator_complaint(error)
+    if found is not None:
+        return found
     if isinstance(error, OSError):
         where = f" (`{error.filename}`)" if error.filename else ""
         return Complaint("environment", f"{error.strerror or error}{where}", None, ExitCode.HOST)
     return None
+
+
+def _find_operator_complaint(error: BaseException) -> Complaint | None:
+    """Errors of going on with, settling and taking back what earlier runs did."""
+    from assay.engine.resumption import IsComplete, OwnerLives
+    from assay.engine.rewinding import CannotRewind
+    from assay.engine.run_loop import UnsettledEffects
+    from assay.engine.settling import IsClosed, NoEffect, StillRuns
+
+    match error:
+        case OwnerLives():
+            run = error.row.id
+            hint = f"`assay cancel {run}` ends it; `assay show {run}` tells what it does"
+            return Complaint("error", _sentence(error), hint, ExitCode.USAGE)
+        case IsComplete():
+            return Complaint("error", _sentence(error), None, ExitCode.USAGE)
+        case NoEffect():
+            there = ", ".join(f"`{name}`" for name in error.there)
+            hint = f"It has effects of {there}" if there else "Only nodes with a `tier` have any"
+            return Complaint("error", _sentence(error), hint, ExitCode.USAGE)
+        case StillRuns() | IsClosed():
+            return Complaint("error", _sentence(error), None, ExitCode.USAGE)
+        case CannotRewind():
+            if not error.needs_operator:
+                return Complaint("error", _sentence(error), None, ExitCode.USAGE)
+            hint = "`--leave-effects` leaves irreversible effects as they are"
+            return Complaint("error", _sentence(error), hint, ExitCode.OPERATOR)
+        case UnsettledEffects():
+            commands = [f"`assay settle {row.run} {row.node} --done`" for row in error.rows]
+            message = f"The plan no longer has {_sentence(error)}"
+            hint = (
+                f"{' and '.join(commands)}, or `--not-done`, settles it;"
+                " `assay run --new` starts over"
+            )
+            return Complaint("error", message, hint, ExitCode.OPERATOR)
+        case _:
+            return None
 
 
 def _sentence(error: Exception) -> str:

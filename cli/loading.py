@@ -48,6 +48,13 @@ def choose_nodes(plan: LoadedPlan, nodes: Sequence[str], tags: Sequence[str] = (
     UsageError where nothing at all is selected."""
     with refusing(plan.sources):
         selection = select(plan.loaded.plan, nodes, tags)
+    if not selection.indices and selection.left_out:
+        name, needed = selection.left_out[0]
+        what = "has an effect" if name == needed else f"needs `{needed}`, which has an effect"
+        raise UsageError(
+            f"No node is selected: `{name}` {what}",
+            hint=f"Patterns and tags select no effects: name `{name}` exactly to run it",
+        )
     if not selection.indices:
         raise UsageError("No node is selected", hint="`assay plan` shows the nodes there are")
     return selection

@@ -74,6 +74,21 @@ BOUNDARY = Option(
     metavar="HOW",
     choices=("declared", "enforced", "isolated"),
 )
+JOBS = Option("jobs", ("-j", "--jobs"), "Nodes running at once.", "N", positive=True)
+AGENTS = Option("agents", ("--agents",), "Agents running at once.", "N", positive=True)
+DEADLINE = Option(
+    "deadline", ("--deadline",), "Cancel the run when it takes longer, e.g. 30m.", "DURATION"
+)
+LOG = Option(
+    "log",
+    ("--log",),
+    "Whose output is shown.",
+    "WHOSE",
+    choices=("failed", "all", "none"),
+    default="failed",
+)
+EVENTS = Option("json", ("--json",), "Write one event a line to standard output.")
+QUIET = Option("quiet", ("-q", "--quiet"), "Show only failures and warnings.")
 PLAN = Argument("PLAN", "Plan file, or `-` for JSON on standard input. Default: plan.toml.")
 PLAN_AND_NODES = Argument(
     "PLAN|NODE",
@@ -90,32 +105,30 @@ COMMANDS: tuple[Command, ...] = (
         "run",
         PLAN_AND_NODES,
         (
-            Option("jobs", ("-j", "--jobs"), "Nodes running at once.", "N", positive=True),
-            Option("agents", ("--agents",), "Agents running at once.", "N", positive=True),
+            JOBS,
+            AGENTS,
             PARAM,
             TAG,
             Option("fail_fast", ("--fail-fast",), "Start nothing new after a failure."),
             Option("fresh", ("--fresh",), "Ignore recorded results."),
+            Option(
+                "new",
+                ("--new",),
+                "Start over: ask for nothing that earlier runs left unfinished.",
+            ),
+            Option(
+                "resume",
+                ("--resume",),
+                "Go on with the last such run that did not complete, if there is one.",
+            ),
             Option("strict", ("--strict",), "Fail on a damaged or contradicting record."),
             Option("dry_run", ("--dry-run",), "Say what would run and why; run nothing."),
             BOUNDARY,
-            Option(
-                "deadline",
-                ("--deadline",),
-                "Cancel the run when it takes longer, e.g. 30m.",
-                "DURATION",
-            ),
-            Option(
-                "log",
-                ("--log",),
-                "Whose output is shown.",
-                "WHOSE",
-                choices=("failed", "all", "none"),
-                default="failed",
-            ),
-            Option("json", ("--json",), "Write one event a line to standard output."),
+            DEADLINE,
+            LOG,
+            EVENTS,
             COLOR,
-            Option("quiet", ("-q", "--quiet"), "Show only failures and warnings."),
+            QUIET,
         ),
     ),
     Command("check", "Check a plan and list all its errors.", "check", PLAN, (PARAM, JSON, COLOR)),
@@ -163,6 +176,52 @@ COMMANDS: tuple[Command, ...] = (
         ),
     ),
     Command("show", "Show a run and how its nodes settled.", "show", RUN_WORD, (JSON, COLOR)),
+    Command(
+        "resume",
+        "Go on with a run that did not complete, with what it saw when it began.",
+        "resume",
+        RUN_WORD._replace(required=True),
+        (
+            Option("retry_failed", ("--retry-failed",), "Try again what failed."),
+            Option(
+                "accept_environment",
+                ("--accept-environment",),
+                "Go on although tools or variables of the nodes to come have changed.",
+            ),
+            JOBS,
+            AGENTS,
+            DEADLINE,
+            LOG,
+            EVENTS,
+            COLOR,
+            QUIET,
+        ),
+    ),
+    Command(
+        "settle",
+        "Say whether an effect happened that nobody else can know of.",
+        "settle",
+        Argument("RUN NODE", "The run, and the exact name of its node.", required=True, many=True),
+        (
+            Option("done", ("--done",), "It happened: the node counts as done."),
+            Option("not_done", ("--not-done",), "It did not happen: it may be performed."),
+            Option("value", ("--value",), "With --done: the node's result, as JSON.", "JSON"),
+        ),
+    ),
+    Command(
+        "rewind",
+        "Take back what compensable nodes of a run did after a node had settled.",
+        "rewind",
+        RUN_WORD._replace(required=True),
+        (
+            Option("to", ("--to",), "The node whose work is the last to stay.", "NODE"),
+            Option(
+                "leave_effects",
+                ("--leave-effects",),
+                "Rewind although irreversible effects stay as they are.",
+            ),
+        ),
+    ),
     Command(
         "cancel",
         "Cancel a run of another process, and wait until it has ended.",

@@ -28,14 +28,16 @@ def make_request(
         fail_fast=values.flag("fail_fast"),
         fresh=values.flag("fresh"),
         strict=values.flag("strict"),
-        deadline_seconds=_read_deadline(values.text("deadline")),
+        new=values.flag("new"),
+        deadline_seconds=read_deadline(values.text("deadline")),
         environ=dict(os.environ),
         params=read_params(values.texts("param")),
         basis=basis,
     )
 
 
-def _read_deadline(text: str) -> float | None:
+def read_deadline(text: str) -> float | None:
+    """Seconds of `--deadline`, None when it was not given. Raises UsageError."""
     if not text:
         return None
     try:

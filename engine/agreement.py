@@ -69,7 +69,7 @@ def _agree(
     created_at: float,
 ) -> Agreed | None:
     blob = store.agreements.get(question.address)
-    if blob is None or store.runs.unsettled():
+    if blob is None or store.runs.unsettled() or store.effects.has_open():
         return None
     certificate = Certificate.unpack(blob)
     state_of = _measure_nothing

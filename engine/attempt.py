@@ -16,18 +16,21 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from assay.engine import temporary
+from assay.engine import preimages, temporary
 from assay.engine.attempts import AttemptRow, AttemptState
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs, Moved, StorageFull
 from assay.engine.claims import claims_of
+from assay.engine.compensation import Compensated, compensate
 from assay.engine.decision import Gathered, changed_since
+from assay.engine.effects import EffectRow
 from assay.engine.environment import CallerEnvironment
 from assay.engine.filesystem import FilesystemError, Obstacles, explain_error, make_folders
+from assay.engine.known_outputs import KnownOutputs
 from assay.engine.materialize import CannotRestore, restore
 from assay.engine.measuring import TRIES, Measurer, Unmeasurable
 from assay.engine.outputs import BrokenBoundary, capture_outputs, clear_outputs, states_before
@@ -38,7 +41,7 @@ from assay.engine.states import ABSENT, AttemptEnd, AttemptId, RunId, State
 from assay.engine.store import Store
 from assay.plans.canonical import canonical_json
 from assay.plans.entries import fixed_folder, matches
-from assay.plans.model import Argv, Background, EntryKind, Node, RelPath, ResultKind, Script
+from assay.plans.model import Argv, Background, EntryKind, Node, RelPath, ResultKind, Script, Tier
 
 
 @dataclass(slots=True)
@@ -64,6 +67,8 @@ class Assignment:
     """Files the node both reads and writes or removes, stored as they stood."""
     moved: tuple[RelPath, ...] = ()
     """Those of them that did not stand as the key says: edited since the run looked."""
+    effect: EffectRow | None = None
+    """Of a node that is not sealed: what is recorded of it before it starts."""
     interrupted: AttemptEnd | None = None
     interrupted_detail: str = ""
 
@@ -89,6 +94,12 @@ class Executed:
     put_back: tuple[RelPath, ...] = ()
     """Inputs that the failed try may have rewritten, as they stood before it again."""
     not_put_back: str | None = None
+    has_started: bool = True
+    """False: the command did not run at all."""
+    trashed: Mapping[RelPath, str] = field(default_factory=dict)
+    """What `prepare_attempt` returned, where the worker called it."""
+    compensated: Compensated | None = None
+    """What came of taking back a compensable attempt that failed."""
     log: str | None = None
 
 
@@ -106,6 +117,10 @@ class Bench:
     caller: CallerEnvironment
 
 
+def attempt_id(run: RunId, ordinal: int) -> AttemptId:
+    return AttemptId(f"{run}-{ordinal}")
+
+
 def plan_attempt(
     bench: Bench,
     run: RunId,
@@ -116,10 +131,11 @@ def plan_attempt(
     gathered: Gathered,
     unfinished: AttemptRow | None,
     began_at: float,
+    effect: EffectRow | None = None,
 ) -> Assignment:
-    """`ordinal` counts the attempts of the run, `number` those of the node; `unfinished` is
-    as in `Assignment`."""
-    attempt = AttemptId(f"{run}-{ordinal}")
+    """`ordinal` counts the attempts of the run, `number` those of the node; `unfinished` and
+    `effect` are as in `Assignment`."""
+    attempt = attempt_id(run, ordinal)
     folder = temporary.plan_temp(attempt, bench.caller.variables)
     log = f"{bench.store.logs}/{attempt}.log"
     lease = f"{bench.store.tmp}/{attempt}.lease"
@@ -138,6 +154,8 @@ def plan_attempt(
     environ["ASSAY_NODE"] = node.name
     environ["ASSAY_ATTEMPT"] = attempt
     environ["ASSAY_RESULT"] = temporary.result_of(folder)
+    if node.idempotency_key is not None:
+        environ["ASSAY_IDEMPOTENCY_KEY"] = node.idempotency_key
     masks = tuple(secret.encode("utf-8", "surrogateescape") for secret in gathered.secrets.values())
     return Assignment(
         row=AttemptRow(
@@ -163,6 +181,7 @@ def plan_attempt(
         node=node,
         gathered=gathered,
         unfinished=unfinished,
+        effect=effect,
         spawn=Spawn(
             attempt=attempt,
             argv=argv,
@@ -179,10 +198,12 @@ def plan_attempt(
     )
 
 
-def prepare_attempt(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
+def prepare_attempt(
+    bench: Bench, assignment: Assignment, knows: Callable[[RelPath, State], bool]
+) -> dict[RelPath, str]:
     """Puts what the command must not find out of the way. Called once the intent is
     committed; returns what an earlier try had left unfinished and where in the trash it
-    is now. Raises FilesystemError.
+    is now. `knows` tells whether any result recorded a state. Raises FilesystemError.
 
     A crash in here loses nothing: what is removed is recorded, what is not goes to the
     trash by rename.
@@ -201,7 +222,7 @@ def prepare_attempt(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
         ]
         assignment.kept = tuple((path, state) for path, state, is_stored in found if is_stored)
         assignment.moved = tuple(path for path, state, _ in found if state != rewritten[path])
-    trashed = _clear(bench, assignment) if node.clean else {}
+    trashed = _clear(bench, assignment, knows) if node.clean else {}
     _make_folders(bench.root, node)
     return trashed
 
@@ -241,11 +262,12 @@ def _make_folders(root: str, node: Node) -> None:
             make_folders(path)
 
 
-def _clear(bench: Bench, assignment: Assignment) -> dict[RelPath, str]:
+def _clear(
+    bench: Bench, assignment: Assignment, knows: Callable[[RelPath, State], bool]
+) -> dict[RelPath, str]:
     node = assignment.node
     unfinished = assignment.unfinished
     # By content, not by the last result: an older one may have been put back since.
-    knows = bench.store.results.knows
     return clear_outputs(
         node,
         {path: state for path, state in assignment.row.before.items() if knows(path, state)},
@@ -263,23 +285,38 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
         bench.spares.prepare(spawn.lease, spawn.log, assignment.folder)
     except OSError as error:
         why = explain_error(error)
-        return Executed(
+        return _not_started(
             assignment,
-            AttemptEnd.NOT_STARTED,
             f"Its temporary folder `{assignment.folder}` cannot be made: {why}. Set TMPDIR to a"
             " folder that can be written",
-            exit_code=NOT_EXECUTABLE,
         )
+    trashed: Mapping[RelPath, str] = {}
+    is_compensable = assignment.node.tier is Tier.COMPENSABLE
     try:
+        if is_compensable:
+            try:
+                trashed = _secure(bench, assignment)
+            except FilesystemError as error:
+                executed = _not_started(
+                    assignment, f"what it may change cannot be kept, so it was not started: {error}"
+                )
+                executed.compensated = _compensate(bench, assignment, has_started=False)
+                return executed
         try:
             ended = _execute(bench.processes, spawn, started)
         except CannotStart as error:
-            if assignment.interrupted is not None:
-                return Executed(assignment, assignment.interrupted, assignment.interrupted_detail)
-            return Executed(assignment, AttemptEnd.NOT_STARTED, str(error), exit_code=error.code)
+            executed = _not_started(assignment, str(error), error.code)
+            executed.trashed = trashed
+            if is_compensable:
+                executed.compensated = _compensate(bench, assignment, has_started=False)
+            return executed
         executed = _judge(bench, assignment, ended)
-        if executed.end is not AttemptEnd.SUCCEEDED and assignment.kept:
-            _put_back(bench, assignment, executed)
+        executed.trashed = trashed
+        if executed.end is not AttemptEnd.SUCCEEDED:
+            if is_compensable:
+                executed.compensated = _compensate(bench, assignment, has_started=True)
+            elif assignment.kept and assignment.node.tier is Tier.SEALED:
+                _put_back(bench, assignment, executed)
         is_alone = not ended.left_behind and spawn.background is Background.END
         if is_alone:
             bench.spares.give_lease(spawn.lease)
@@ -290,6 +327,39 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
         return executed
     finally:
         bench.spares.give_folder(assignment.folder)
+
+
+def _not_started(assignment: Assignment, why: str, code: int = NOT_EXECUTABLE) -> Executed:
+    """The command did not run at all; a cancel that came first is why, if there was one."""
+    if assignment.interrupted is not None:
+        end, why, exit_code = assignment.interrupted, assignment.interrupted_detail, None
+    else:
+        end, exit_code = AttemptEnd.NOT_STARTED, code
+    return Executed(assignment, end, why, exit_code=exit_code, has_started=False)
+
+
+def _secure(bench: Bench, assignment: Assignment) -> Mapping[RelPath, str]:
+    """Keeps what a compensable attempt may change, then clears the way for it. Raises
+    FilesystemError."""
+    assert bench.blobs is not None, "an effect is begun only where it can be recorded"
+    path = preimages.path_of(bench.store.preimages, assignment.row.id)
+    preimages.take(assignment.node, bench.measurer, bench.blobs, path)
+    with KnownOutputs(bench.store) as known:
+        return prepare_attempt(bench, assignment, known.knows)
+
+
+def _compensate(bench: Bench, assignment: Assignment, *, has_started: bool) -> Compensated:
+    assert bench.blobs is not None
+    assert assignment.effect is not None
+    effect = assignment.effect if has_started else replace(assignment.effect, undo=None)
+    return compensate(
+        effect,
+        store=bench.store,
+        measurer=bench.measurer,
+        blobs=bench.blobs,
+        processes=bench.processes,
+        caller=bench.caller,
+    )
 
 
 def _execute(processes: Processes, spawn: Spawn, started: Callable[[int], None]) -> Ended:

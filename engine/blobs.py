@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from time import time
 from typing import Final
 
 from assay.engine.filesystem import (
+    ChangedMeanwhile,
     FilesystemError,
     NotAPlainFile,
     cannot_write,
@@ -27,6 +28,8 @@ from assay.engine.filesystem import (
     make_executable,
     make_folders,
     read_link,
+    read_plain_file,
+    sync,
     temporary_name,
     write_new_file,
 )
@@ -147,6 +150,27 @@ class Blobs:
         if not self._holds(digest, len(data)):
             self._store(digest, lambda temporary: write_new_file(temporary, data, _MODE))
         return digest
+
+    def secure(self, digests: Iterable[Digest]) -> None:
+        """These blobs are on disk and sound when this returns. Raises BlobMissing, BlobCorrupt
+        or FilesystemError."""
+        shards: set[str] = set()
+        for digest in digests:
+            path = self._path(digest)
+            try:
+                found = read_plain_file(path)[1]
+            except FileNotFoundError:
+                raise BlobMissing(digest) from None
+            except (OSError, NotAPlainFile, ChangedMeanwhile) as error:
+                raise BlobCorrupt(digest) from error
+            if found != digest:
+                raise BlobCorrupt(digest)
+            sync(path)
+            shards.add(os.path.dirname(path))
+        for shard in sorted(shards):
+            sync(shard)
+        if shards:
+            sync(self.folder)
 
     def get_bytes(self, digest: Digest) -> bytes:
         """The verified bytes. Raises BlobMissing or BlobCorrupt."""

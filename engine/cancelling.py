@@ -50,4 +50,5 @@ def end_if_dead(store: Store, run: RunRow, clock: Clock) -> tuple[str, ...]:
     if run.settled_at is not None or store.runs.is_alive(run.id):
         return ()
     measurer = Measurer(store.root, store.stats, clock.now_ns)
-    return recovery.recover(store, measurer, Blobs(store.cas, store.tmp), clock)
+    found = recovery.recover(store, measurer, Blobs(store.cas, store.tmp), clock)
+    return found.told + recovery.describe_awaited(found)

@@ -12,13 +12,14 @@ from assay.engine.attempts import Claims
 from assay.engine.keys import is_cacheable
 from assay.engine.states import AttemptId
 from assay.plans.entries import overlap
-from assay.plans.model import Entry, EntryKind, Node
+from assay.plans.model import Entry, EntryKind, Node, Tier
 
 
 def claims_of(node: Node, plan_file: str) -> Claims:
-    """Of two runs that want the result of one node, the second waits for the first even
-    where nothing is written: then it finds the result there."""
-    itself = (f"node {node.name} of {plan_file}",) if is_cacheable(node) else ()
+    """Of two runs that want the result of one node, or its effect, the second waits for the
+    first even where nothing is written: then it finds it there."""
+    is_shared = is_cacheable(node) or node.tier is not Tier.SEALED
+    itself = (f"node {node.name} of {plan_file}",) if is_shared else ()
     removes = tuple(Entry(EntryKind.FILE, path) for path in node.removes)
     locks = (*(f"lock {name}" for name in node.locks), *itself)
     # Exclusions free nothing, but tell what a path among the writes was to the node.

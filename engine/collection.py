@@ -340,7 +340,7 @@ def _remove_left_overs(store: Store, now: float) -> int:
                 return is_opening
             return lock_files.is_held(entry.path)
         # Folders are named after the attempt, RUN-N, that works in them.
-        return store.runs.is_alive(RunId(name.partition("-")[0]))
+        return store.runs.is_alive(RunId(name.removeprefix("assay-").partition("-")[0]))
 
     return _remove_old_entries(store.tmp, now - SPARED_SECONDS, stays)
 

@@ -159,6 +159,11 @@ class Database:
             return error.why
         return None if row == ("ok",) else str(row[0] if row else "no answer").splitlines()[-1]
 
+    def flush_commits(self) -> None:
+        """Every commit from now on is on disk when it returns; otherwise the last ones may be
+        missing after a power loss. Outside a transaction."""
+        self.execute("PRAGMA synchronous = FULL")
+
     def beside(self) -> Database | None:
         """A second connection to the same file for questions of the calling thread, which
         closes it; None for a database in memory."""

@@ -32,7 +32,16 @@ from assay.engine.results import ResultRow, Results
 from assay.engine.states import ABSENT, ActionKey, RunId, State
 from assay.engine.toolchain import Toolchain, platform_name
 from assay.plans.canonical import JsonValue
-from assay.plans.model import EntryKind, Node, Plan, RelPath, Secret, ValueRef, When
+from assay.plans.model import (
+    EntryKind,
+    Node,
+    NodeName,
+    Plan,
+    RelPath,
+    Secret,
+    ValueRef,
+    When,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,8 @@ class Gathered:
     recipe_json: bytes
     key: ActionKey
     address: str
+    content: ActionKey
+    """The key of all that is consumed; `key` itself for a sealed node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,8 @@ class Serve:
 
     row: ResultRow
     differences: tuple[RelPath, ...]
+    how: str = ""
+    """What else is to be said of where it comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +104,11 @@ class Decider:
         now: Callable[[], float],
         value_of: Callable[[str], JsonValue],
         seal_secret: Callable[[str], str],
+        done: Mapping[NodeName, ResultRow] | None = None,
     ) -> None:
         """`value_of` gives the result of a settled node by name, raising KeyError when it
-        has none; `seal_secret` a keyed digest."""
+        has none; `seal_secret` a keyed digest; `done` the results this very run has made
+        before it was gone on with."""
         self.plan = plan
         self._run = run
         self._observations = observations
@@ -105,6 +120,7 @@ class Decider:
         self._now = now
         self._value_of = value_of
         self._seal_secret = seal_secret
+        self._done = done or {}
         self._platform = platform_name()
 
     def gather(self, index: int) -> Gathered:
@@ -146,6 +162,7 @@ class Decider:
             recipe_json=encoded,
             key=key,
             address=address_of(key, node, self.plan.name, self._run),
+            content=key,
         )
 
     def decide(
@@ -154,6 +171,11 @@ class Decider:
         """Serve a recorded result or execute. `is_rewritten_later` tells of paths that a
         later selected node writes again or removes: there the last one's record counts."""
         node = self.plan.nodes[index]
+        done = self._done.get(node.name)
+        if done is not None and done.action_key == gathered.key and node.when is When.SUCCESS:
+            standing = [item for item in done.outputs if not is_rewritten_later(item[0])]
+            differences = find_differences(standing, self._measurer)
+            return Serve(done, differences, "done earlier in this run")
         if not is_cacheable(node):
             return Execute("never cached" if node.cache.enabled is False else "runs every time")
         if node.when is When.ALWAYS:

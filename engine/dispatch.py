@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from assay.engine import recovery
+from assay.engine import preimages, recovery
 from assay.engine.admission import demand_of
 from assay.engine.attempt import (
     Assignment,
@@ -19,15 +19,18 @@ from assay.engine.attempt import (
     prepare_attempt,
 )
 from assay.engine.attempts import AttemptRow
+from assay.engine.decision import Gathered
 from assay.engine.events import (
     NodeStarted,
     WaitingForRun,
 )
 from assay.engine.filesystem import FilesystemError
 from assay.engine.host_resources import Held, HostResources, UnsafeFolder, folder_for
+from assay.engine.intentions import Perform
 from assay.engine.journal import Fact
 from assay.engine.measuring import Unmeasurable
 from assay.engine.neighbours import Blocked
+from assay.engine.performing import Performing
 from assay.engine.restoring import RestoreJob, Restoring
 from assay.engine.run_state import RunState
 from assay.engine.settlement import Settlement
@@ -37,9 +40,8 @@ from assay.engine.states import (
     NodeState,
     Outcome,
 )
-from assay.plans.model import (
-    ResourceScope,
-)
+from assay.plans.canonical import JsonValue
+from assay.plans.model import RelPath, ResourceScope, Tier
 
 POLL_SECONDS: Final = 0.1
 """How often a node that waits for another run looks again."""
@@ -48,16 +50,24 @@ POLL_SECONDS: Final = 0.1
 class Dispatch:
     """Starts what was admitted; holds back what must wait for others."""
 
-    def __init__(self, run: RunState, settlement: Settlement, restoring: Restoring) -> None:
+    def __init__(
+        self,
+        run: RunState,
+        settlement: Settlement,
+        restoring: Restoring,
+        performing: Performing,
+    ) -> None:
         self._run = run
         self._settlement = settlement
         self._restoring = restoring
+        self._performing = performing
         self.running: dict[AttemptId, Assignment] = {}
         self.started_pids: deque[tuple[AttemptId, int]] = deque()
         """Appended to by workers."""
         self.blocked: dict[int, Blocked] = {}
         self.awaits_host: set[int] = set()
         self._announced_waits: set[tuple[int, AttemptId]] = set()
+        self._told_awaited: set[str] = set()
         self._polls = False
         self._others: list[AttemptRow] = []
         """Running attempts of other runs, as of the last look."""
@@ -93,8 +103,16 @@ class Dispatch:
             return None
         if not self._restoring.inputs_stand(index, queued.gathered):
             return None
+        is_effect = node.tier is not Tier.SEALED
+        if (is_effect or self._run.is_resumed) and not self._sources_stand(index, queued.gathered):
+            return None
         self._run.attempt_ordinal += 1
         number = self._run.tries.get(index, 0) + 1
+        effect = None
+        if is_effect:
+            if isinstance(queued.judgement, Perform) and queued.judgement.number is not None:
+                number = queued.judgement.number
+            effect = self._performing.plan_effect(index, queued.gathered, number)
         try:
             assignment = plan_attempt(
                 self._run.bench,
@@ -106,6 +124,7 @@ class Dispatch:
                 queued.gathered,
                 self._find_unfinished(index),
                 self._run.clock.now(),
+                effect,
             )
         except Unmeasurable as error:
             self._restoring.fail_queued(index, f"writes `{error.path}`, which {error.reason}")
@@ -113,6 +132,19 @@ class Dispatch:
         if not self._take_host_resources(index, assignment):
             return None
         return assignment
+
+    def _sources_stand(self, index: int, gathered: Gathered) -> bool:
+        """Whether the sources are as the run saw them; if not, the node ends here."""
+        path = self._performing.find_moved_source(gathered)
+        if path is None:
+            return True
+        if self._run.plan.nodes[index].tier is Tier.SEALED:
+            self._restoring.fail_queued(
+                index, f"`{path}` changed since the run began: `assay run` observes afresh"
+            )
+        else:
+            self._performing.stop_over_source(index, path)
+        return False
 
     def _find_unfinished(self, index: int) -> AttemptRow | None:
         """The node's try before this one when that did not succeed, in whichever run."""
@@ -172,9 +204,10 @@ class Dispatch:
         restored: list[RestoreJob] = []
         blocked: list[tuple[int, Assignment | RestoreJob, Blocked]] = []
         overtaken: list[Assignment] = []
+        refused: list[Assignment] = []
 
         def begin() -> None:
-            for outcome in (begun, restored, blocked, overtaken):
+            for outcome in (begun, restored, blocked, overtaken, refused):
                 outcome.clear()
             others = self._look_at_others() if starting or restoring else []
             stops = is_cancelled()
@@ -182,15 +215,22 @@ class Dispatch:
                 conflict = self._run.neighbours.find_blocking(assignment.row.claims, others)
                 if stops or (conflict is None and self._is_overtaken(assignment)):
                     overtaken.append(assignment)
-                elif conflict is None:
+                elif conflict is None and assignment.effect is None:
                     self._run.store.attempts.begin(assignment.row, self._note_begun(assignment))
+                    begun.append(assignment)
+                elif conflict is None and not self._run.store.recorded:
+                    refused.append(assignment)
+                elif conflict is None:
+                    position = self._note_begun(assignment)
+                    self._run.store.attempts.begin(assignment.row, position)
+                    self._performing.begin(assignment, position)
                     begun.append(assignment)
                 else:
                     blocked.append((assignment.index, assignment, conflict))
             for item in restoring:
                 conflict = self._run.neighbours.find_blocking(item.row.claims, others)
                 if conflict is None:
-                    self._run.store.attempts.begin(item.row)
+                    self._restoring.begin(item)
                     restored.append(item)
                 else:
                     blocked.append((item.index, item, conflict))
@@ -205,6 +245,9 @@ class Dispatch:
             self.hold_for_other(index, item, conflict)
         for assignment in overtaken:
             self.decide_again(assignment)
+        for assignment in refused:
+            self._let_go(assignment)
+            self._performing.refuse(assignment.index)
         for assignment in begun:
             self.start(assignment)
         for item in restored:
@@ -222,6 +265,8 @@ class Dispatch:
     def _is_overtaken(self, assignment: Assignment) -> bool:
         """Whether another run, or another node of this one that is made of the same, has recorded
         a result since it was decided that this one must execute."""
+        if assignment.effect is not None:
+            return not self._performing.still_stands(assignment)
         queued = self._run.queued[assignment.index]
         address = assignment.gathered.address
         is_untouched = queued.version == self._run.ledger.version and address not in self._run.made
@@ -230,11 +275,21 @@ class Dispatch:
         return self._run.store.results.find_standing(address) not in {0, queued.seen}
 
     def _note_begun(self, assignment: Assignment) -> int:
-        row = assignment.row
+        row, effect = assignment.row, assignment.effect
+        more: dict[str, JsonValue] = {}
+        if effect is not None:
+            more = {
+                "tier": effect.tier.value,
+                "content_key": effect.content_key,
+                "idempotency_key": effect.idempotency_key,
+            }
+            if effect.tier is Tier.COMPENSABLE:
+                more["preimage"] = preimages.path_of(self._run.store.preimages, row.id)
         return self._run.ledger.append_now(
             Fact.ATTEMPT_BEGUN,
             assignment.node.name,
             {
+                **more,
                 "attempt": row.id,
                 "number": row.number,
                 "action_key": row.action_key,
@@ -254,20 +309,15 @@ class Dispatch:
             self._run.graph.move(index, NodeState.RUNNING)
         self._run.tries[index] = row.number
         try:
-            trashed = prepare_attempt(self._run.bench, assignment)
+            trashed = (
+                {}  # once how everything stands is kept, which may take long
+                if node.tier is Tier.COMPENSABLE
+                else prepare_attempt(self._run.bench, assignment, self._run.store.results.knows)
+            )
         except FilesystemError as error:
             self._run.warn(f"its old outputs could not be cleared: {error}", node.name)
             trashed = {}
-        if trashed:
-            self._run.ledger.note(
-                Fact.OUTPUTS_CLEARED,
-                node.name,
-                {"attempt": row.id, "trashed": [list(item) for item in trashed.items()]},
-            )
-        for path, place in trashed.items():
-            self._run.warn(
-                f"moved `{path}`, which an earlier try left unfinished, to {place}", node.name
-            )
+        self.tell_cleared(assignment, trashed)
         self.running[row.id] = assignment
         self._run.emit(
             NodeStarted(
@@ -286,14 +336,34 @@ class Dispatch:
 
         self._run.workers.submit(lambda: carry_out(self._run.bench, assignment, started))
 
+    def tell_cleared(self, assignment: Assignment, trashed: Mapping[RelPath, str]) -> None:
+        """What an earlier try had left was put into the trash."""
+        name = assignment.node.name
+        if trashed:
+            self._run.ledger.note(
+                Fact.OUTPUTS_CLEARED,
+                name,
+                {
+                    "attempt": assignment.row.id,
+                    "trashed": [list(item) for item in trashed.items()],
+                },
+            )
+        for path, place in trashed.items():
+            self._run.warn(
+                f"moved `{path}`, which an earlier try left unfinished, to {place}", name
+            )
+
     def decide_again(self, assignment: Assignment) -> None:
         """Another run was faster: nothing is held, and its result may serve."""
-        index = assignment.index
+        self._let_go(assignment)
+        self._run.graph.move(assignment.index, NodeState.READY)
+        self._run.ready.append(assignment.index)
+
+    def _let_go(self, assignment: Assignment) -> None:
+        """It was admitted and does not start."""
         self._run.admission.give_back(demand_of(assignment.node))
         self.release_host(assignment.row.id)
-        del self._run.queued[index]
-        self._run.graph.move(index, NodeState.READY)
-        self._run.ready.append(index)
+        del self._run.queued[assignment.index]
 
     def hold_for_other(self, index: int, item: Assignment | RestoreJob, conflict: Blocked) -> None:
         """Another run executes something that overlaps: wait without holding anything."""
@@ -346,10 +416,15 @@ class Dispatch:
                 self._run.ready.append(index)
         # What is unrecorded sees no lease: it can tell nobody's death.
         if self._run.store.recorded and self._run.neighbours.has_dead():
-            for text in recovery.recover(
+            found = recovery.recover(
                 self._run.store, self._run.measurer, self._run.blobs, self._run.clock
-            ):
+            )
+            for text in found.told:
                 self._run.warn(text)
+            for text in recovery.describe_awaited(found):
+                if text not in self._told_awaited:
+                    self._told_awaited.add(text)
+                    self._run.warn(text)
         running = {row.id for row in self._run.neighbours.others()} if self.blocked else set()
         for index, conflict in list(self.blocked.items()):
             if conflict.attempt in running:

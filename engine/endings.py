@@ -7,28 +7,35 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
+from assay.engine import preimages
 from assay.engine.admission import demand_of
 from assay.engine.attempt import (
     Executed,
 )
 from assay.engine.blobs import BlobCorrupt, BlobMissing
 from assay.engine.dispatch import Dispatch
+from assay.engine.effects import EffectRow
 from assay.engine.events import (
     AttemptFailed,
 )
 from assay.engine.filesystem import FilesystemError, read_end
+from assay.engine.intentions import Perform
 from assay.engine.journal import Fact
 from assay.engine.keys import is_cacheable
 from assay.engine.materialize import CannotRestore, restore
+from assay.engine.performing import Performing
 from assay.engine.restoring import Restoring
 from assay.engine.results import ResultRow
+from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
     ABSENT,
     AttemptEnd,
+    EffectState,
     NodeState,
     Outcome,
     State,
@@ -50,18 +57,25 @@ class _Ending:
 
     fact: dict[str, JsonValue]
     result: ResultRow | None = None
+    effect: EffectRow | None = None
 
 
 class Endings:
     """Takes what workers report of attempts."""
 
     def __init__(
-        self, run: RunState, settlement: Settlement, restoring: Restoring, dispatch: Dispatch
+        self,
+        run: RunState,
+        settlement: Settlement,
+        restoring: Restoring,
+        dispatch: Dispatch,
+        performing: Performing,
     ) -> None:
         self._run = run
         self._settlement = settlement
         self._restoring = restoring
         self._dispatch = dispatch
+        self._performing = performing
         self._backing_off: dict[int, Executed] = {}
         """The failed try of each node that is to be tried again."""
 
@@ -104,8 +118,20 @@ class Endings:
             )
             if ending.result is not None:
                 self._run.store.results.put(replace(ending.result, journal_seq=position))
+            if ending.effect is not None:
+                self._run.store.effects.put(replace(ending.effect, settled_seq=position))
 
+        if assignment.effect is not None:
+            ending.effect = self._performing.end(executed)
+            ending.fact["effect"] = ending.effect.state.value
         self._run.ledger.note(Fact.ATTEMPT_SETTLED, node.name, ending.fact, then=settle)
+        self._dispatch.tell_cleared(assignment, executed.trashed)
+        if executed.compensated is not None and ending.effect is not None:
+            done = executed.compensated
+            fact = describe_fact(ending.effect, done, "it did not end well")
+            self._run.ledger.note(Fact.ROLLED_BACK, node.name, fact)
+            for text in describe_changes(ending.effect, done):
+                self._run.warn(text, node.name)
         if executed.left_behind and not keeps and assignment.interrupted is None:
             count = len(executed.left_behind)
             self._run.warn(
@@ -122,6 +148,11 @@ class Endings:
             self._succeed(executed, now, ending)
         else:
             self._fail(executed)
+        if ending.effect is not None:
+            # What it did to the world is on disk before anything else happens.
+            self._run.ledger.commit()
+            if ending.effect.state in (EffectState.ROLLED_BACK, EffectState.NOTHING):
+                preimages.drop(preimages.path_of(self._run.store.preimages, row.id))
 
     def _succeed(self, executed: Executed, now: float, ending: _Ending) -> None:
         assignment = executed.assignment
@@ -139,9 +170,13 @@ class Endings:
                 node.name,
                 {"attempt": assignment.row.id, "paths": list(executed.moved)},
             )
-            self._run.warn(f"{names} changed while it ran: its result is not cached", node.name)
+            what = "that is recorded" if ending.effect else "its result is not cached"
+            self._run.warn(f"{names} changed while it ran: {what}", node.name)
         if executed.not_stored is not None:
-            self._run.warn(f"its result is not cached: {executed.not_stored}", node.name)
+            what = (
+                "what it wrote cannot be put back" if ending.effect else "its result is not cached"
+            )
+            self._run.warn(f"{what}: {executed.not_stored}", node.name)
         if not may_serve or node.when is When.ALWAYS:
             self._run.certifies = False
         row = ResultRow(
@@ -168,8 +203,12 @@ class Endings:
                 return
             row = kept
         if row.run == self._run.id:
-            ending.result = row
-            self._run.made.add(row.address)
+            if ending.effect is None:
+                ending.result = row
+                self._run.made.add(row.address)
+            else:
+                note = self._run.store.results.note_outputs
+                self._run.ledger.write(partial(note, row.plan_file, row.node, row.outputs))
             ending.fact["recorded"] = {
                 "address": row.address,
                 "outputs": [list(item) for item in row.outputs],
@@ -281,7 +320,9 @@ class Endings:
             return
         self._run.graph.move(index, NodeState.BACKING_OFF)
         self._backing_off[index] = executed
-        queued = Queued(assignment.gathered, f"retry after {executed.end.value}")
+        reason = f"retry after {executed.end.value}"
+        judgement = None if assignment.effect is None else Perform(reason, is_retry=True)
+        queued = Queued(assignment.gathered, reason, None, self._run.ledger.version, judgement)
         self._run.after(retry_in, lambda: self._try_again(index, queued))
 
     def _hint_at_variable(self, executed: Executed) -> None:
@@ -302,13 +343,23 @@ class Endings:
         assignment = executed.assignment
         retry = assignment.node.retry
         number = assignment.row.number
+        number -= self._run.earlier_tries.get(assignment.index, 0)
         if number >= retry.attempts or self._run.stopping or self._run.stopped_by is not None:
             return None
         if executed.end in (AttemptEnd.CANCELLED, AttemptEnd.NOT_STARTED):
             return None
         if retry.exit_codes and executed.exit_code not in retry.exit_codes:
             return None
+        if assignment.effect is not None and not self._may_repeat(executed):
+            return None
         return min(retry.max_backoff_seconds, retry.backoff_seconds * retry.factor ** (number - 1))
+
+    def _may_repeat(self, executed: Executed) -> bool:
+        """Whether another try of a node that is not sealed starts from where this one did."""
+        state = self._performing.end(executed).state
+        if state in (EffectState.NOTHING, EffectState.ROLLED_BACK):
+            return True
+        return executed.assignment.node.idempotency_key is not None
 
     def give_up(self, index: int) -> None:
         """Ends a node that was to be tried again and is not: its last try counts."""

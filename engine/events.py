@@ -20,6 +20,8 @@ class RunStarted:
     selected: int
     """How many nodes the run selected; expansion may add more (`NodesAppended`)."""
     jobs: int
+    resumed: bool = False
+    """Whether it goes on with a run that was begun earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,9 @@ class NodeSettled:
     signal: int | None = None
     value: str | None = None
     """The node's result as canonical JSON, masked, when it declares one."""
+    asks: RunId | None = None
+    """Of an ambiguous node: the run whose effect an operator is to settle, if that is the way
+    on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,8 @@ class RunSettled:
     """The plan's `[outputs]` as canonical JSON texts."""
     agreed_with: RunId | None = None
     """Set when nothing was dispatched: the earlier run every node agreed with."""
+    store_failed: bool = False
+    """Whether a node could not run because the store cannot record it."""
 
 
 Event = (

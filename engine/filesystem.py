@@ -206,6 +206,19 @@ def copy_new_file(source: str, path: str, mode: int) -> Digest:
     return Digest(hasher.hexdigest())
 
 
+def sync(path: str) -> None:
+    """What the file or folder at `path` holds is on disk when this returns. Raises
+    FilesystemError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def make_executable(path: str) -> None:
     """Sees to it that the owner may execute `path`, whatever the umask took away."""
     mode = S_IMODE(os.stat(path).st_mode)

@@ -58,6 +58,17 @@ class RuntimeGraph:
             self._pending[template] = len(indices)
         return ready
 
+    def adopt(self, plan: Plan, indices: tuple[int, ...], template: int) -> None:
+        """As `append`, for a template that had expanded before this graph was made."""
+        self.add(plan, self.find_unselected(plan, indices))
+        self.add(plan, tuple(index for index in indices if index not in self._states))
+        self._dependencies[template] = self._dependencies[template] + indices
+        for index in indices:
+            self._dependents.setdefault(index, []).append(template)
+        self._pending[template] += len(indices)
+        if indices and self._states[template] is NodeState.READY:
+            self._states[template] = NodeState.WAITING
+
     def add(self, plan: Plan, indices: tuple[int, ...]) -> tuple[int, ...]:
         """Takes in nodes, dependencies first or together with them; those ready at once."""
         for index in indices:
@@ -106,6 +117,17 @@ class RuntimeGraph:
 
     def dependencies(self, index: int) -> tuple[int, ...]:
         return self._dependencies[index]
+
+    def followers(self, index: int) -> set[int]:
+        """Everything selected that follows the unsettled node `index`, however far."""
+        found: set[int] = set()
+        pending = [index]
+        while pending:
+            for follower in self._dependents.get(pending.pop(), ()):
+                if follower not in found:
+                    found.add(follower)
+                    pending.append(follower)
+        return found
 
     def move(self, index: int, state: NodeState) -> None:
         """Every change of state but settling. A move the table does not allow is a bug."""

@@ -36,6 +36,11 @@ class Fact(StrEnum):
     RUN_CREATED = "run-created"
     """plan, file, digest, targets, tags, params, selected, jobs, flags, pid, host,
     parent_attempt"""
+    RUN_RESUMED = "run-resumed"
+    """fence, pid, host, flags, was (the status it had), accepted ([[what, before, now]]: changes
+    of the environment)"""
+    CLAIM_REFUSED = "claim-refused"
+    """by, why: somebody wanted to go on with a run whose owner lives"""
     RUN_SETTLED = "run-settled"
     """status, counts, duration_seconds, outputs"""
     AGREED = "agreed"
@@ -52,12 +57,23 @@ class Fact(StrEnum):
     RESULT_EXPIRED = "result-expired"
     """key, recorded_by: journalled before it is acted on"""
     ATTEMPT_BEGUN = "attempt-begun"
-    """attempt, number, action_key, reason, argv, workdir, log, temp"""
+    """attempt, number, action_key, reason, argv, workdir, log, temp; for a node that is not
+    sealed also tier, content_key, idempotency_key, preimage (the file that keeps how its
+    writes were)"""
     ATTEMPT_SETTLED = "attempt-settled"
     """attempt, number, end, exit_code, signal, detail, duration_seconds, left_behind (pids of
     processes that were ended), kept_running (pids of those left alive), put_back (inputs it
     may have rewritten), recorded ({address, outputs ([[path, state]]), value, serves}: the
     result that stands from now on); by recovery also ended (pids)"""
+    ROLLED_BACK = "rolled-back"
+    """attempt, why, put_back, removed, trashed ([[path, to]]), undo (how it ended), state (of the
+    effect from now on)"""
+    EFFECT_SETTLED = "effect-settled"
+    """attempt, by, done, value: what an operator says of an effect"""
+    EFFECTS_CLOSED = "effects-closed"
+    """why, attempts: no later run asks for these effects any more"""
+    REWOUND = "rewound"
+    """to (node), by, rolled_back, left (attempts)"""
     READS_MOVED = "reads-moved"
     """attempt, paths: changed while it ran, so its result is not cached"""
     RESULT_REPLACED = "result-replaced"

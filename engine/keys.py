@@ -30,10 +30,12 @@ from assay.plans.model import (
     RelPath,
     Script,
     Secret,
+    Tier,
     ValueRef,
 )
 
 KEY_DOMAIN: Final = b"assay action key 1\0"
+EFFECT_DOMAIN: Final = b"assay effect key 1\0"
 
 
 class Role(Enum):
@@ -64,6 +66,8 @@ FIELDS: Final[dict[str, Role]] = {
     "env": Role.DECLARATION,
     "pass_env": Role.ENVIRONMENT,
     "tier": Role.OUT,
+    "idempotency_key": Role.OUT,
+    "undo": Role.OUT,
     "boundary": Role.DECLARATION,
     "clean": Role.DECLARATION,
     "background": Role.OUT,
@@ -80,8 +84,9 @@ FIELDS: Final[dict[str, Role]] = {
     "max_result_bytes": Role.OUT,
     "template": Role.OUT,
 }
-"""Every field of `Node`, classified. `tier` is out because only sealed nodes have an
-action key of this form."""
+"""Every field of `Node`, classified. `tier` is out because the command produces the same in
+each: the recipe of a sealed node addresses its result, that of any other gives its content
+key, which tells whether an effect achieved earlier was this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,28 @@ def action_key(recipe_json: bytes) -> ActionKey:
     return ActionKey(blake3(KEY_DOMAIN + recipe_json).hexdigest())
 
 
+def effect_key(run: RunId, base_digest: str, node: Node, plan_key: str) -> ActionKey:
+    """The action key of a node that is not sealed: it names one effect of one run, so that it
+    replays what that run has done and never what another one did."""
+    named = canonical_json([run, base_digest, node.name, plan_key])
+    return ActionKey(blake3(EFFECT_DOMAIN + named).hexdigest())
+
+
+def content_key_over(recipe: Recipe, before: Recipe, outputs: Mapping[RelPath, State]) -> ActionKey:
+    """The key of `recipe`, with what an effect has itself left among its reads counted as it
+    was `before` that, by the recipe it had then: a node that rewrites what it reads has not
+    got other inputs by it."""
+    reads, then = _section(recipe, "reads"), _section(before, "reads")
+    own = {
+        path: then[path]
+        for path, state in reads.items()
+        if path in then and outputs.get(RelPath(path), None) == state
+    }
+    if not own:
+        return action_key(encode_recipe(recipe))
+    return action_key(encode_recipe({**recipe, "reads": {**reads, **own}}))
+
+
 def encode_recipe(recipe: Recipe) -> bytes:
     return canonical_json(recipe, has_floats=False)
 
@@ -176,8 +203,11 @@ def is_cacheable(node: Node) -> bool:
     """Whether a recorded result of `node` may ever serve.
 
     A node with no reads, no writes and no references has nothing that could tell one
-    execution from the next, so it runs every time unless it says otherwise.
+    execution from the next, so it runs every time unless it says otherwise. An effect on the
+    world is never served from the cache.
     """
+    if node.tier is not Tier.SEALED:
+        return False
     if node.cache.enabled is not None:
         return node.cache.enabled
     refers = any(isinstance(value, ValueRef) for _, value in node.env)

@@ -34,13 +34,15 @@ class Ledger:
         self._events: list[Event] = []
         self._sequence = 0
         self._is_open = False
-        self._source = f"run:{row.id}"
+        # Each owner of the run counts for itself.
+        self._source = f"run:{row.id}" if row.fence == 1 else f"run:{row.id}:{row.fence}"
         self.version = -1
         """`Database.version` at the last commit."""
 
-    def open(self, asked: dict[str, JsonValue]) -> None:
+    def open(self, asked: dict[str, JsonValue]) -> int:
         """Creates the run's row and its first journal record, which also tells what was
-        `asked` of the run."""
+        `asked` of the run; the position of that record."""
+        positions: list[int] = []
         self.write(lambda: self._store.runs.create(self._row))
         self.note(
             Fact.RUN_CREATED,
@@ -56,9 +58,26 @@ class Ledger:
                 "pid": self._row.owner.pid,
                 "host": self._row.owner.host,
             },
+            then=positions.append,
         )
         self.commit()
         self._is_open = True
+        return positions[-1]
+
+    def reopen(self, was: RunStatus, asked: dict[str, JsonValue]) -> None:
+        """Goes on with a run that this process has taken over, and tells what was `asked`."""
+        self._is_open = True
+        self.note(
+            Fact.RUN_RESUMED,
+            data={
+                "was": was.value,
+                "fence": self._row.fence,
+                **asked,
+                "pid": self._row.owner.pid,
+                "host": self._row.owner.host,
+            },
+        )
+        self.commit()
 
     def note(
         self,

@@ -137,7 +137,28 @@ _VERSION_2: Final = (
     "CREATE INDEX attempts_by_node ON attempts (node, begun_seq)",
 )
 
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_VERSION_1, _VERSION_2)
+_VERSION_3: Final = (
+    # What attempts of nodes that are not sealed did to the world. `seal` is a digest over the
+    # row: one that rotted is told as unknown, never believed.
+    """CREATE TABLE effects (
+        attempt TEXT PRIMARY KEY,
+        run TEXT NOT NULL,
+        node TEXT NOT NULL,
+        plan_file TEXT NOT NULL,
+        is_open INTEGER NOT NULL,
+        begun_seq INTEGER NOT NULL,
+        settled_seq INTEGER,
+        state TEXT NOT NULL,
+        data TEXT NOT NULL,
+        seal TEXT NOT NULL
+    ) WITHOUT ROWID""",
+    "CREATE INDEX effects_by_node ON effects (plan_file, node, begun_seq)",
+    "CREATE INDEX effects_open ON effects (plan_file) WHERE is_open = 1",
+    # Names of the nodes that a run with effects had selected, zlib over JSON.
+    "CREATE TABLE selections (run TEXT PRIMARY KEY, data BLOB NOT NULL)",
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_VERSION_1, _VERSION_2, _VERSION_3)
 
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

@@ -69,11 +69,12 @@ class Neighbours:
             if what is None:
                 continue
             run = self._store.runs.get(row.run)
+            is_alive = self._store.runs.is_alive(row.run)
             return Blocked(
                 attempt=row.id,
                 run=row.run,
                 node=NodeName(row.node),
-                pid=run.owner.pid,
+                pid=run.owner.pid if is_alive or row.pid is None else row.pid,
                 since=row.began_at,
                 what=what,
                 is_hopeless=self._explain_cycle(row),
@@ -81,9 +82,13 @@ class Neighbours:
         return None
 
     def others(self) -> list[AttemptRow]:
-        """Running attempts of live runs. Inside or outside a transaction."""
+        """Running attempts of other runs; those of dead ones hold what they claim until what
+        they did has been dealt with. Inside or outside a transaction."""
         rows = self._store.attempts.running(excluding_run=self._run)
-        return [row for row in rows if self._store.runs.is_alive(row.run)] if rows else rows
+        if self._store.recorded:
+            return rows
+        # What is unrecorded cannot deal with them, nor tell the dead from the living.
+        return [row for row in rows if self._store.runs.is_alive(row.run)]
 
     def has_dead(self) -> bool:
         """Whether attempts are marked running whose run has died since."""

@@ -9,7 +9,7 @@ of what node instances that are gone from the plan have left among a glob's matc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -113,6 +113,8 @@ class Observations:
         """`remove` deletes a file by absolute path; None for a question, which leaves
         everything where it is."""
         self.pins = Pins()
+        self._pinned_members: Mapping[str, Sequence[RelPath]] = {}
+        """What a run that goes on saw when it began, by the text of the patterns."""
         self.left_over: list[RelPath] = []
         """Outputs of vanished instances that were removed (or would be, in a question)."""
         self.folders = Folders(root)
@@ -153,6 +155,13 @@ class Observations:
         unless they run on failures only."""
         removers = self._removers.get(path)
         return self.writers(path) + removers if removers else self.writers(path)
+
+    def adopt(
+        self, states: Mapping[RelPath, State], members: Mapping[str, Sequence[RelPath]]
+    ) -> None:
+        """What was seen when the run began counts: nothing of it is looked at again."""
+        self.pins.states.update(states)
+        self._pinned_members = members
 
     def pin(self, indices: Iterable[int], *, fresh_listing: bool = False) -> None:
         """Measures every source input of these nodes that is not pinned yet."""
@@ -339,6 +348,10 @@ class Observations:
         known = self.pins.members.get(group)
         if known is not None:
             return known
+        pinned = self._pinned_members.get(_name_group(group))
+        if pinned is not None:
+            self.pins.members[group] = tuple(pinned)
+            return tuple(pinned)
         entries, ignore = group
         try:
             members = self.folders.members(entries, ignore)
@@ -424,7 +437,9 @@ def _folders_of(path: str) -> Iterable[str]:
 
 def pins_as_json(pins: Pins) -> tuple[dict[RelPath, State], dict[str, tuple[RelPath, ...]]]:
     """The stored form: states by path, memberships by the text of their patterns."""
-    return pins.states, {
-        " ".join(map(str, entries)) + (f" (ignoring {' '.join(ignore)})" if ignore else ""): members
-        for (entries, ignore), members in pins.members.items()
-    }
+    return pins.states, {_name_group(group): found for group, found in pins.members.items()}
+
+
+def _name_group(group: Group) -> str:
+    entries, ignore = group
+    return " ".join(map(str, entries)) + (f" (ignoring {' '.join(ignore)})" if ignore else "")

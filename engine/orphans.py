@@ -187,7 +187,7 @@ def end_survivors(
     our signals, and the asking process with its ancestors, are left alone.
     """
     traces = (Trace(attempt, lease_path, session),)
-    spared = _ancestors(os.getpid())
+    spared = ancestors(os.getpid())
     asked: dict[int, int] = {}
     deadline = time.monotonic() + ask_seconds
     delay_seconds = 0.001
@@ -264,7 +264,7 @@ def _with_descendants(owners: dict[int, AttemptId], stats: dict[int, Stat]) -> d
     return result
 
 
-def _ancestors(pid: int) -> set[int]:
+def ancestors(pid: int) -> set[int]:
     """`pid` and the processes above it."""
     found: set[int] = set()
     while pid > 0 and pid not in found:

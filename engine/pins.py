@@ -28,6 +28,8 @@ class PinSet:
     """State of every source input."""
     members: Mapping[str, Sequence[RelPath]]
     """Members of every glob and tree, under the caller's own name for it."""
+    surroundings: Mapping[str, str]
+    """What of the machine the run is bound to; empty in stores of older assays."""
 
 
 class Pins:
@@ -39,9 +41,10 @@ class Pins:
         run: RunId,
         pins: Mapping[RelPath, State],
         members: Mapping[str, Sequence[RelPath]],
+        surroundings: Mapping[str, str],
     ) -> None:
         """Keep a run's pins; saving again (a generation was appended) replaces them."""
-        packed = zlib.compress(to_json([pins, members]).encode("ascii"), 1)
+        packed = zlib.compress(to_json([pins, members, surroundings]).encode("ascii"), 1)
         self._database.execute(
             "INSERT INTO pins (run, data) VALUES (?, ?)"
             " ON CONFLICT (run) DO UPDATE SET data = excluded.data",
@@ -57,5 +60,6 @@ class Pins:
         packed = data[_DIGEST_BYTES:]
         if blake3(packed).digest() != data[:_DIGEST_BYTES]:
             raise self._database.damaged(f"the pins of run {run} are not what was written")
-        pins, members = from_json(zlib.decompress(packed).decode("ascii"))
-        return PinSet(pins, {name: tuple(paths) for name, paths in members.items()})
+        pins, members, *rest = from_json(zlib.decompress(packed).decode("ascii"))
+        known = {name: tuple(paths) for name, paths in members.items()}
+        return PinSet(pins, known, rest[0] if rest else {})

@@ -13,16 +13,19 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import assert_never
 
 from assay.engine.clock import Clock, SystemClock
 from assay.engine.database import open_in_memory
-from assay.engine.decision import Decider, Execute, Serve
+from assay.engine.decision import Decider, Execute, Gathered, Serve
 from assay.engine.environment import CallerEnvironment, Refused
 from assay.engine.graph import RuntimeGraph
+from assay.engine.intentions import Done, Perform, Rethrow, RollBack, Stop, plan_identity
 from assay.engine.journal import Journal
 from assay.engine.keys import Change
 from assay.engine.measuring import Measurer
 from assay.engine.observations import Observations
+from assay.engine.performing import find_evidence, judge_with
 from assay.engine.results import Results
 from assay.engine.run_request import RunRequest
 from assay.engine.secret_seal import SecretSeal
@@ -34,7 +37,7 @@ from assay.engine.version_probe import print_version
 from assay.plans.canonical import JsonValue
 from assay.plans.diagnostics import PlanError
 from assay.plans.generations import expand_template
-from assay.plans.model import EdgeKind, Kind, Node, NodeName, Plan, RelPath, When
+from assay.plans.model import EdgeKind, Kind, Node, NodeName, Plan, RelPath, Tier, When
 from assay.plans.selection import Selection
 
 
@@ -48,6 +51,8 @@ class Forecast(StrEnum):
     """It depends on what a node that would run writes."""
     REFUSED = "refused"
     """It would fail before it is dispatched."""
+    AMBIGUOUS = "ambiguous"
+    """An operator would be asked first."""
     ON_FAILURE = "on-failure"
     """A handler: runs only if what it follows fails."""
 
@@ -64,6 +69,9 @@ class Prediction:
     since: RunId | None = None
     recorded_at: float | None = None
 
+
+_AFTER_EVERYTHING = 1 << 62
+"""A journal position that no record has."""
 
 _CERTAIN = frozenset({Forecast.CLEAN, Forecast.RESTORE})
 
@@ -98,6 +106,8 @@ class _Predictor:
             results = Results(database, Journal(database, time.time), time.time)
             stats = StatCache(database, time.time)
         self._plan = plan
+        self._store = store
+        self._is_new = request.new
         measurer = Measurer(root, stats, clock.now_ns)
         caller = CallerEnvironment(request.environ)
         self._observations = Observations(root, plan, measurer, results, remove=None)
@@ -169,7 +179,8 @@ class _Predictor:
             for d in self._graph.dependencies(index)
             if d in found and found[d].verdict not in _CERTAIN
         ]
-        refused = [p for p in uncertain if p.verdict is Forecast.REFUSED]
+        blocking = (Forecast.REFUSED, Forecast.AMBIGUOUS)
+        refused = [p for p in uncertain if p.verdict in blocking]
         if node.when is When.FAILURE and not refused:
             return Prediction(node.name, Forecast.ON_FAILURE, "runs if what it follows fails")
         if refused and node.when is When.SUCCESS:
@@ -206,6 +217,8 @@ class _Predictor:
             gathered = self._decider.gather(index)
         except Refused as error:
             return Prediction(node.name, Forecast.REFUSED, str(error))
+        if node.tier is not Tier.SEALED:
+            return self._judge(index, gathered)
         decision = self._decider.decide(index, gathered, self._is_rewritten_later(index))
         match decision:
             case Serve():
@@ -230,6 +243,41 @@ class _Predictor:
                     last.run if last else None,
                     last.recorded_at if last else None,
                 )
+
+    def _judge(self, index: int, gathered: Gathered) -> Prediction:
+        """A node that is not sealed: what earlier runs did decides."""
+        node = self._plan.nodes[index]
+        if self._store is None or self._is_new:
+            return Prediction(node.name, Forecast.RUN, "has an effect")
+        evidence = find_evidence(
+            self._store,
+            plan_identity(self._plan),
+            node,
+            RunId(""),
+            _AFTER_EVERYTHING,
+            is_new=False,
+            retry_failed=False,
+        )
+        found = judge_with(node, gathered, evidence)
+        match found:
+            case Done():
+                row = found.row
+                if row.value is not None:
+                    self._values[node.name] = json.loads(row.value)
+                self._observations.record(index, row.outputs)
+                return Prediction(node.name, Forecast.CLEAN, found.how, since=row.run)
+            case Stop():
+                since = None if found.row is None else found.row.run
+                return Prediction(node.name, Forecast.AMBIGUOUS, found.detail, since=since)
+            case RollBack():
+                text = f"rolls back what run {found.row.run} did, then has an effect"
+                return Prediction(node.name, Forecast.RUN, text, since=found.row.run)
+            case Perform():
+                return Prediction(node.name, Forecast.RUN, found.reason)
+            case Rethrow():
+                raise AssertionError("only a run that is gone on with has failures of its own")
+            case _:
+                assert_never(found)
 
     def _is_rewritten_later(self, index: int) -> Callable[[RelPath], bool]:
         return lambda path: any(

@@ -1,115 +1,280 @@
-"""What to do about runs whose assay died: end what they left running, settle their attempts
-as lost, put back the inputs those may have half rewritten, and mark the runs interrupted.
+"""What to do about runs whose assay died: end what their sealed attempts left running, settle
+those as lost, put back the inputs they may have half rewritten; wait until the processes of
+all others are gone, take back what compensable ones did, and leave what irreversible ones did
+unknown; then mark the runs interrupted.
 
 Every step may be repeated: a recovery that is killed half-way is done again by the next
-run. Runs with a living owner, a stopped one included, are never touched.
+run. Runs with a living owner, a stopped one included, are never touched. Nothing here waits:
+an attempt whose processes live on is told of and left as it is, and so is its run.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
 
-from assay.engine import lock_files, temporary
+from assay.engine import lock_files, orphans, preimages, temporary
 from assay.engine.attempts import AttemptRow
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs
 from assay.engine.clock import Clock
+from assay.engine.compensation import UNDO_SUFFIX, Compensated, roll_back_files
+from assay.engine.effects import EffectRow
 from assay.engine.filesystem import FilesystemError
 from assay.engine.identity import this_owner
 from assay.engine.journal import Fact
 from assay.engine.materialize import CannotRestore, Restored, restore
 from assay.engine.measuring import Measurer
 from assay.engine.orphans import Trace, end_survivors, find_all_survivors
+from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.runs import LostFence, RunRow
-from assay.engine.states import AttemptEnd, AttemptId, RunStatus, stored_digest
+from assay.engine.states import (
+    AttemptEnd,
+    AttemptId,
+    EffectState,
+    RunId,
+    RunStatus,
+    stored_digest,
+)
 from assay.engine.store import Store
+from assay.plans.canonical import JsonValue
 from assay.plans.entries import matches
-from assay.plans.model import RelPath
+from assay.plans.model import NodeName, RelPath, Tier
 
 
-def recover(store: Store, measurer: Measurer, blobs: Blobs, clock: Clock) -> tuple[str, ...]:
-    """Deals with every run whose owner is gone; sentences that tell the user.
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """An attempt of a dead run whose processes are to end by themselves."""
+
+    run: RunId
+    attempt: AttemptId
+    node: NodeName
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Sentences that tell the user, and what is left for later."""
+
+    told: tuple[str, ...] = ()
+    awaited: tuple[Awaited, ...] = ()
+
+
+def recover(store: Store, measurer: Measurer, blobs: Blobs, clock: Clock) -> Recovered:
+    """Deals with every run whose owner is gone, as far as that can be done now.
 
     One process at a time: another that begins meanwhile waits, so that it neither looks at
     a half rewritten input nor puts one back that has gone on since.
     """
     if not _find_dead(store):
-        return ()
+        return Recovered()
     told: list[str] = []
+    awaited: list[Awaited] = []
     with lock_files.wait_for(os.path.join(store.tmp, "recovery.lock")):
         for run in _find_dead(store):
-            told.extend(_recover_run(store, measurer, blobs, clock, run))
-    return tuple(told)
+            recovery = _Recovery(store, measurer, blobs, clock, run)
+            recovery.run()
+            told += recovery.told
+            awaited += recovery.awaited
+    return Recovered(tuple(told), tuple(awaited))
+
+
+def describe_awaited(found: Recovered) -> tuple[str, ...]:
+    """Sentences on what is left to end by itself."""
+    return tuple(
+        f"`{each.node}` of run {each.run} still runs (pid {', '.join(map(str, each.pids)) or '?'})"
+        " although its assay is gone: it is left to end by itself"
+        for each in found.awaited
+    )
 
 
 def _find_dead(store: Store) -> list[RunRow]:
     return [run for run in store.runs.unsettled() if not store.runs.is_alive(run.id)]
 
 
-def _recover_run(
-    store: Store, measurer: Measurer, blobs: Blobs, clock: Clock, run: RunRow
-) -> list[str]:
-    told: list[str] = []
-    every = store.attempts.of_run(run.id)
-    attempts = [row for row in every if row.end is None]
-    traces = [_trace_of(store, row) for row in attempts]
-    survivors = find_all_survivors(traces) if traces else {}
-    ended = sorted(pid for pids in survivors.values() for pid in pids)
-    if ended:
-        for trace in traces:
-            end_survivors(trace.attempt, trace.lease, trace.session)
-    put_back: dict[AttemptId, tuple[RelPath, ...]] = {}
-    for row in attempts:
-        try:
-            restored = _put_back(store, measurer, blobs, row)
-        except (BlobMissing, BlobCorrupt, CannotRestore, FilesystemError) as error:
-            told.append(f"what `{row.node}` may have half rewritten cannot be put back: {error}")
-        else:
-            put_back[row.id] = restored.put_back
-            told.extend(f"what stood at `{path}` is in {to}" for path, to in restored.trashed)
-    # On another host another assay may be doing the same: the fence lets one of the two
-    # record it.
-    with suppress(LostFence), store.transaction():
-        fence = store.runs.claim(run.id, run.fence, this_owner())
-        for number, row in enumerate(attempts, 1):
-            store.attempts.settle(
-                row.id, AttemptEnd.LOST, None, None, "its assay ended first", clock.now()
+@dataclass(slots=True)
+class _Lost:
+    """What became of one attempt."""
+
+    row: AttemptRow
+    ended: tuple[int, ...] = ()
+    put_back: tuple[RelPath, ...] = ()
+    effect: EffectRow | None = None
+    """As it is to be recorded."""
+    compensated: Compensated | None = None
+
+
+class _Recovery:
+    """That of one dead run."""
+
+    def __init__(
+        self,
+        store: Store,
+        measurer: Measurer,
+        blobs: Blobs,
+        clock: Clock,
+        run: RunRow,
+    ) -> None:
+        self._store = store
+        self._measurer = measurer
+        self._blobs = blobs
+        self._clock = clock
+        self._dead = run
+        self.told: list[str] = []
+        self.awaited: list[Awaited] = []
+
+    def run(self) -> None:
+        store = self._store
+        every = store.attempts.of_run(self._dead.id)
+        attempts = [row for row in every if row.end is None]
+        effects = {row.attempt: row for row in store.effects.of_run(self._dead.id)}
+        sealed = [row for row in attempts if row.id not in effects]
+        lost = self._end_sealed(sealed)
+        # Their processes are not ended: what they do to the world would be cut in half.
+        waits = self._find_awaited([row for row in attempts if row.id in effects])
+        for row in attempts:
+            if row.id in effects and row.id not in waits:
+                lost.append(self._decide_effect(row, effects[row.id]))
+        self.awaited.extend(waits.values())
+        is_over = not waits
+        if lost or is_over:
+            self._record(lost, is_over=is_over)
+        for each in lost:
+            if each.effect is not None and each.effect.state in _SETTLED_FOR_GOOD:
+                preimages.drop(preimages.path_of(store.preimages, each.row.id))
+        if not is_over:
+            return
+        for row in every:
+            _remove_empty(store, row)
+        with suppress(FileNotFoundError):
+            os.unlink(store.runs.lease_path(self._dead.id))
+        self._tell(lost)
+
+    def _end_sealed(self, rows: list[AttemptRow]) -> list[_Lost]:
+        traces = [_trace_of(self._store, row) for row in rows]
+        survivors = find_all_survivors(traces) if traces else {}
+        if survivors:
+            for trace in traces:
+                end_survivors(trace.attempt, trace.lease, trace.session)
+        found: list[_Lost] = []
+        for row in rows:
+            lost = _Lost(row, tuple(survivors.get(row.id, ())))
+            found.append(lost)
+            try:
+                restored = _put_back(self._store, self._measurer, self._blobs, row)
+            except (BlobMissing, BlobCorrupt, CannotRestore, FilesystemError) as error:
+                self.told.append(
+                    f"what `{row.node}` may have half rewritten cannot be put back: {error}"
+                )
+            else:
+                lost.put_back = restored.put_back
+                self.told.extend(
+                    f"what stood at `{path}` is in {to}" for path, to in restored.trashed
+                )
+        return found
+
+    def _find_awaited(self, rows: list[AttemptRow]) -> dict[AttemptId, Awaited]:
+        """The attempts, of these, whose processes or whose undo live on."""
+        traces: list[Trace] = []
+        for row in rows:
+            undo = AttemptId(f"{row.id}{UNDO_SUFFIX}")
+            traces.append(_trace_of(self._store, row))
+            traces.append(Trace(undo, os.path.join(self._store.tmp, f"{undo}.lease")))
+        living = find_all_survivors(traces) if traces else {}
+        mine = orphans.ancestors(os.getpid())
+        found: dict[AttemptId, Awaited] = {}
+        for number, row in enumerate(rows):
+            own = traces[2 * number : 2 * number + 2]
+            pids = {pid for each in own for pid in living.get(each.attempt, ())} - mine
+            # A lease that is held by what cannot be seen from here lives as well.
+            if pids or any(lock_files.is_held(each.lease) for each in own):
+                found[row.id] = Awaited(row.run, row.id, row.node, tuple(sorted(pids)))
+        return found
+
+    def _decide_effect(self, row: AttemptRow, effect: EffectRow) -> _Lost:
+        lost = _Lost(row)
+        how = "began and its assay ended before it had"
+        if effect.tier is Tier.COMPENSABLE and effect.is_sound:
+            done = roll_back_files(
+                effect, store=self._store, measurer=self._measurer, blobs=self._blobs
             )
+            lost.compensated = done
+            self.told.extend(f"`{row.node}`: {text}" for text in describe_changes(effect, done))
+            detail = how if done.problem is None else f"{how}; {done.problem}"
+            lost.effect = replace(effect, state=done.state, end=AttemptEnd.LOST, detail=detail)
+        elif effect.is_sound:
+            state = EffectState.UNKNOWN
+            lost.effect = replace(effect, state=state, end=AttemptEnd.LOST, detail=how)
+        return lost
+
+    def _record(self, lost: list[_Lost], *, is_over: bool) -> None:
+        # On another host another assay may be doing the same: the fence lets one of the two
+        # record it.
+        store, run = self._store, self._dead
+        with suppress(LostFence), store.transaction():
+            fence = store.runs.claim(run.id, run.fence, this_owner())
+            source = f"recovery:{run.id}:{fence}"
+            number = 0
+            for each in lost:
+                number += 1
+                self._settle_attempt(source, number, each)
+                if each.compensated is not None and each.effect is not None:
+                    number += 1
+                    store.journal.append(
+                        source,
+                        number,
+                        Fact.ROLLED_BACK,
+                        run=run.id,
+                        node=each.row.node,
+                        data=describe_fact(each.effect, each.compensated, "its assay ended first"),
+                    )
+            if not is_over:
+                return
+            status = RunStatus.INTERRUPTED
+            if store.runs.cancel_of(run.id) is not None:
+                status = RunStatus.CANCELLED
+            store.runs.settle(run.id, fence, status, {})
             store.journal.append(
-                f"recovery:{run.id}",
-                number,
-                Fact.ATTEMPT_SETTLED,
+                source,
+                0,
+                Fact.RUN_SETTLED,
                 run=run.id,
-                node=row.node,
-                data={
-                    "attempt": row.id,
-                    "end": AttemptEnd.LOST.value,
-                    "ended": list(survivors.get(row.id, ())),
-                    "put_back": list(put_back.get(row.id, ())),
-                },
+                data={"status": status.value, "by": os.getpid()},
             )
-        status = RunStatus.INTERRUPTED
-        if store.runs.cancel_of(run.id) is not None:
-            status = RunStatus.CANCELLED
-        store.runs.settle(run.id, fence, status, {})
-        store.journal.append(
-            f"recovery:{run.id}",
-            0,
-            Fact.RUN_SETTLED,
-            run=run.id,
-            data={"status": status.value, "by": os.getpid()},
+
+    def _settle_attempt(self, source: str, number: int, lost: _Lost) -> None:
+        row = lost.row
+        self._store.attempts.settle(
+            row.id, AttemptEnd.LOST, None, None, "its assay ended first", self._clock.now()
         )
-    for row in every:
-        _remove_empty(store, row)
-    with suppress(FileNotFoundError):
-        os.unlink(store.runs.lease_path(run.id))
-    text = f"run {run.id} was interrupted: its assay (pid {run.owner.pid}) is gone"
-    if ended:
-        text += f"; ended what it left running (pid {', '.join(map(str, ended))})"
-    names = ", ".join(f"`{path}`" for paths in put_back.values() for path in paths)
-    if names:
-        told.insert(0, f"put back what it may have half rewritten: {names}")
-    return [text, *told]
+        fact: dict[str, JsonValue] = {
+            "attempt": row.id,
+            "number": row.number,
+            "end": AttemptEnd.LOST.value,
+            "ended": list(lost.ended),
+            "put_back": list(lost.put_back),
+        }
+        if lost.effect is not None:
+            fact["effect"] = lost.effect.state.value
+        position = self._store.journal.append(
+            source, number, Fact.ATTEMPT_SETTLED, run=row.run, node=row.node, data=fact
+        )
+        if lost.effect is not None:
+            self._store.effects.put(replace(lost.effect, settled_seq=position))
+
+    def _tell(self, lost: list[_Lost]) -> None:
+        run = self._dead
+        text = f"run {run.id} was interrupted: its assay (pid {run.owner.pid}) is gone"
+        ended = sorted(pid for each in lost for pid in each.ended)
+        if ended:
+            text += f"; ended what it left running (pid {', '.join(map(str, ended))})"
+        names = ", ".join(f"`{path}`" for each in lost for path in each.put_back)
+        first = [f"put back what it may have half rewritten: {names}"] if names else []
+        self.told[:0] = [text, *first]
+
+
+_SETTLED_FOR_GOOD: Final = frozenset({EffectState.NOTHING, EffectState.ROLLED_BACK})
 
 
 def _put_back(store: Store, measurer: Measurer, blobs: Blobs, row: AttemptRow) -> Restored:

@@ -8,25 +8,29 @@ What the store cannot give back is executed again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from assay.engine.admission import demand_of
 from assay.engine.attempts import AttemptRow, AttemptState, Claims
 from assay.engine.blobs import BlobCorrupt, BlobMissing
 from assay.engine.claims import claims_of
+from assay.engine.compensation import Compensated, compensate
 from assay.engine.decision import Gathered, Serve
+from assay.engine.effects import EffectRow, settled
 from assay.engine.environment import Refused
 from assay.engine.filesystem import FilesystemError
 from assay.engine.journal import Fact
 from assay.engine.known_outputs import KnownOutputs
 from assay.engine.materialize import CannotRestore, Restored, find_differences, restore
+from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
     ActionKey,
     AttemptEnd,
     AttemptId,
+    EffectState,
     NodeState,
     Outcome,
     State,
@@ -38,6 +42,7 @@ from assay.plans.model import (
     EntryKind,
     Node,
     RelPath,
+    Tier,
 )
 
 MOST_REPAIRS: Final = 3
@@ -56,6 +61,9 @@ class RestoreJob:
     """Paths that are no left-overs although `outputs` lacks them."""
     serve: Serve | None
     gathered: Gathered | None
+    undoes: tuple[EffectRow, ...] = ()
+    """Effects to be taken back, in this order, before `index` is looked at again; nothing else
+    is restored then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,7 @@ class RestoreReport:
     broken: str | None
     """Why the store could not give them back; None also for a restore that did not begin,
     because the run was cancelled."""
+    compensated: tuple[tuple[EffectRow, Compensated], ...] = ()
 
 
 def knows_all(_path: RelPath, _state: State) -> bool:
@@ -116,6 +125,29 @@ class Restoring:
             )
         )
 
+    def queue_roll_back(
+        self, index: int, effects: tuple[EffectRow, ...], gathered: Gathered
+    ) -> None:
+        """What these effects did is taken back, then the node is ready again."""
+        node = self._run.plan.nodes[index]
+        self._run.graph.move(index, NodeState.QUEUED)
+        claims = claims_of(node, self._run.plan.file)
+        for effect in effects:
+            row = self._run.store.attempts.get(effect.attempt)
+            if row is not None:
+                claims = Claims(claims.writes + row.claims.writes, claims.reads, claims.locks)
+        row = self._restore_row(node, claims, gathered.key)
+        self.to_restore.append(
+            RestoreJob(index, row, (), frozenset(), None, gathered, undoes=effects)
+        )
+
+    def begin(self, item: RestoreJob) -> None:
+        """Records that it begins; inside the transaction that has looked for conflicts."""
+        self._run.store.attempts.begin(item.row)
+        for effect in item.undoes:
+            if effect.state is EffectState.SUCCEEDED:
+                self._run.store.effects.put(replace(effect, state=EffectState.ROLLING_BACK))
+
     def _restore_row(self, node: Node, claims: Claims, key: ActionKey) -> AttemptRow:
         """A restore claims what it writes as an execution does; number 0 marks it."""
         self._run.attempt_ordinal += 1
@@ -143,8 +175,11 @@ class Restoring:
         """Worker thread: stages, verifies and swaps."""
         node = self._run.plan.nodes[item.index]
         serves = item.serve is not None
-        if serves and self._run.stopping:
+        if (serves or item.undoes) and self._run.stopping:
             return RestoreReport(item, None, None)
+        if item.undoes:
+            return self._take_back(item)
+        is_effect = node.tier is not Tier.SEALED
         try:
             with KnownOutputs(self._run.store) as known:
                 restored = restore(
@@ -155,8 +190,9 @@ class Restoring:
                     blobs=self._run.blobs,
                     staging=f"{self._run.store.tmp}/{item.row.id}.stage",
                     trash=f"{self._run.store.trash}/{item.row.id}",
-                    # What a reader needs goes over whatever version stands there.
-                    knows=self._known_for(node, known) if serves else knows_all,
+                    # What a reader needs goes over whatever version stands there, unless only
+                    # a person can have put it there: an effect is not made again.
+                    knows=self._known_for(node, known) if serves or is_effect else knows_all,
                     keep=item.keep,
                 )
         except (BlobMissing, BlobCorrupt) as error:
@@ -169,6 +205,26 @@ class Restoring:
         except (CannotRestore, FilesystemError) as error:
             return RestoreReport(item, None, str(error))
         return RestoreReport(item, restored, None)
+
+    def _take_back(self, item: RestoreJob) -> RestoreReport:
+        """One effect after the other, up to the first that cannot be taken back wholly."""
+        done: list[tuple[EffectRow, Compensated]] = []
+        for effect in item.undoes:
+            begun = effect
+            if effect.state is EffectState.SUCCEEDED:
+                begun = replace(effect, state=EffectState.ROLLING_BACK)
+            compensated = compensate(
+                begun,
+                store=self._run.store,
+                measurer=self._run.measurer,
+                blobs=self._run.blobs,
+                processes=self._run.bench.processes,
+                caller=self._run.caller,
+            )
+            done.append((begun, compensated))
+            if compensated.problem is not None:
+                return RestoreReport(item, None, compensated.problem, tuple(done))
+        return RestoreReport(item, Restored(), None, tuple(done))
 
     def _known_for(self, node: Node, known: KnownOutputs) -> Callable[[RelPath, State], bool]:
         """What a result of `node` may replace without being kept: recorded content, and the
@@ -187,6 +243,8 @@ class Restoring:
         del self.restoring[item.row.id]
         self._settlement.mark_uncommitted(index)
         now = self._run.clock.now()
+        for effect, done in message.compensated:
+            _note_compensated(self._run, effect, done, f"`{node.name}` is to be done anew")
         if restored is None:
             broken = message.broken
             end = AttemptEnd.CANCELLED if broken is None else AttemptEnd.BROKE_BOUNDARY
@@ -197,6 +255,15 @@ class Restoring:
             )
             if broken is None:
                 self._settlement.settle_unstarted(index)
+            elif item.undoes:
+                effect = message.compensated[-1][0]
+                self._settlement.settle(
+                    index,
+                    Outcome.AMBIGUOUS,
+                    detail=f"what `{effect.node}` did in run {effect.run} is not rolled back"
+                    f" wholly: {broken}",
+                    asks=effect.run,
+                )
             else:
                 self._restore_failed(item, broken)
             return
@@ -205,6 +272,13 @@ class Restoring:
                 item.row.id, AttemptEnd.SUCCEEDED, None, None, "restored", now
             )
         )
+        if item.undoes:
+            if self._settlement.may_start(index):
+                self._run.graph.move(index, NodeState.READY)
+                self._run.ready.append(index)
+            else:
+                self._settlement.settle_unstarted(index)
+            return
         for path, place in restored.trashed:
             self._run.warn(f"`{path}` held what nobody recorded: moved to {place}", node.name)
         if restored.unknown:
@@ -233,6 +307,14 @@ class Restoring:
             self.rerun(item.index)
             return
         row = item.serve.row
+        if node.tier is not Tier.SEALED:
+            self._run.graph.move(item.index, NodeState.RUNNING)
+            self._settlement.fail_settled(
+                item.index,
+                f"was {item.serve.how}, but what it wrote cannot be put back, and an effect is"
+                f" not repeated for that: {why}",
+            )
+            return
         self._run.ledger.note(
             Fact.RESULT_EVICTED,
             node.name,
@@ -318,6 +400,9 @@ class Restoring:
         if producer not in self._repairs:
             return
         node = self._run.plan.nodes[producer]
+        if node.tier is not Tier.SEALED:
+            self.fail_readers(producer, "an effect is not repeated for that")
+            return
         try:
             gathered = self._run.decider.gather(producer)
         except Refused as error:
@@ -379,7 +464,7 @@ class Restoring:
         self.to_restore = [
             item
             for item in self.to_restore
-            if item.index not in (ended if item.serve is not None else unwanted)
+            if item.index not in (ended if item.serve is not None or item.undoes else unwanted)
         ]
 
     def fail_queued(self, index: int, detail: str) -> None:
@@ -389,3 +474,17 @@ class Restoring:
             self.fail_readers(index, detail)
         else:
             self._settlement.settle(index, Outcome.FAILED, detail=detail)
+
+
+def _note_compensated(run: RunState, row: EffectRow, done: Compensated, why: str) -> None:
+    """For the next commit of `run`; the effect's state from then on is that of `done`."""
+
+    def settle(position: int) -> None:
+        run.store.effects.put(
+            settled(row, done.state, position, detail=done.problem or row.detail, end=None)
+        )
+
+    fact = describe_fact(row, done, why)
+    run.ledger.note(Fact.ROLLED_BACK, row.node, fact, then=settle)
+    for text in describe_changes(row, done):
+        run.warn(text, row.node)

@@ -17,7 +17,7 @@ that a run with nothing to do writes one record.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty
 from typing import Final
@@ -32,6 +32,7 @@ from assay.engine.certify import write_certificate
 from assay.engine.clock import Clock, SystemClock
 from assay.engine.decision import Serve
 from assay.engine.dispatch import Dispatch
+from assay.engine.effects import EffectRow
 from assay.engine.endings import Endings
 from assay.engine.environment import Refused
 from assay.engine.events import (
@@ -43,10 +44,13 @@ from assay.engine.events import (
     Warned,
 )
 from assay.engine.graph import Verdict
+from assay.engine.intentions import describe, find_vanished
 from assay.engine.journal import Fact
 from assay.engine.ledger import HEARTBEAT_SECONDS
 from assay.engine.observations import pins_as_json
+from assay.engine.performing import Performing
 from assay.engine.restoring import RestoreJob, RestoreReport, Restoring
+from assay.engine.resumption import Resumption
 from assay.engine.run_request import Cancellation, RunRequest
 from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
@@ -57,12 +61,16 @@ from assay.engine.states import (
     RunStatus,
 )
 from assay.engine.store import Store
+from assay.engine.store_errors import StoreUnwritable
+from assay.engine.surroundings import Surroundings, describe_surroundings
 from assay.engine.workers import Crashed
+from assay.plans.canonical import JsonValue
 from assay.plans.diagnostics import PlanError
 from assay.plans.generations import expand_template
 from assay.plans.model import (
     Kind,
     Plan,
+    Tier,
     When,
 )
 from assay.plans.selection import Selection
@@ -90,8 +98,11 @@ class RunLoop:
         self._run = run
         self._settlement = Settlement(run)
         self._restoring = Restoring(run, self._settlement)
-        self._dispatch = Dispatch(run, self._settlement, self._restoring)
-        self._endings = Endings(run, self._settlement, self._restoring, self._dispatch)
+        self._performing = Performing(run, self._settlement, self._restoring)
+        self._dispatch = Dispatch(run, self._settlement, self._restoring, self._performing)
+        self._endings = Endings(
+            run, self._settlement, self._restoring, self._dispatch, self._performing
+        )
         self._cancellation = cancellation
         self._pins_due = True
         self._group_is_timed = False
@@ -105,7 +116,10 @@ class RunLoop:
         """Carries the run to its end. Raises StoreError when the store or LostFence when
         the run's ownership is lost; no process of the run is left behind either way."""
         began = self._began = self._run.clock.monotonic()
-        lease = self._run.store.runs.take_lease(self._run.id) if self._run.store.recorded else None
+        resumption = self._run.resumption
+        lease = None if resumption is None else resumption.lease
+        if lease is None and self._run.store.recorded:
+            lease = self._run.store.runs.take_lease(self._run.id)
         self._cancellation.wake = lambda: self._run.inbox.put(_WAKE)
         try:
             self._open()
@@ -123,10 +137,13 @@ class RunLoop:
     def _open(self) -> None:
         for text in self._run.store.notices:
             self._run.ledger.announce(Warned(text))
-        for text in recovery.recover(
+        found = recovery.recover(
             self._run.store, self._run.measurer, self._run.blobs, self._run.clock
-        ):
+        )
+        for text in found.told + recovery.describe_awaited(found):
             self._run.ledger.announce(Warned(text))
+        if self._run.resumption is None:
+            self._refuse_vanished()
         self._run.ledger.announce(
             RunStarted(
                 run=self._run.id,
@@ -134,18 +151,11 @@ class RunLoop:
                 plan_digest=self._run.plan.digest,
                 selected=len(self._run.graph.selected),
                 jobs=self._run.request.jobs,
+                resumed=self._run.is_resumed,
             )
         )
         self._keep_plan()
-        request = self._run.request
-        flags = {"fail_fast": request.fail_fast, "fresh": request.fresh, "strict": request.strict}
-        self._run.ledger.open(
-            {
-                "tags": list(request.tags),
-                "jobs": request.jobs,
-                "flags": [name for name, is_set in flags.items() if is_set],
-            }
-        )
+        self._begin_record()
         self._run.observations.pin(self._run.graph.selected)
         self._tell_left_over()
         self._run.ready.extend(self._run.graph.ready_at_start())
@@ -156,6 +166,74 @@ class RunLoop:
             text = f"the deadline of {deadline:g}s has passed"
             left = max(0.0, deadline - (self._run.clock.monotonic() - self._began))
             self._run.after(left, lambda: self._cancellation.request_once(text))
+
+    def _begin_record(self) -> None:
+        """The run's first records: that it was created, or is gone on with."""
+        request, resumption = self._run.request, self._run.resumption
+        effects = [
+            self._run.plan.nodes[index].name
+            for index in self._run.graph.selected
+            if self._run.plan.nodes[index].tier is not Tier.SEALED
+        ]
+        if effects:
+            try:
+                self._run.store.expect_effects()
+            except StoreUnwritable as error:
+                self._run.store.degrade(str(error))
+                self._run.ledger.announce(Warned(self._run.store.notices[-1]))
+        flags = {
+            "fail_fast": request.fail_fast,
+            "fresh": request.fresh,
+            "strict": request.strict,
+            "new": request.new,
+        }
+        asked: dict[str, JsonValue] = {
+            "jobs": request.jobs,
+            "flags": [name for name, is_set in flags.items() if is_set],
+        }
+        if resumption is not None:
+            asked["accepted"] = [list(change) for change in resumption.accepted]
+            asked["retry_failed"] = resumption.retry_failed
+            self._run.ledger.reopen(resumption.was, asked)
+            return
+        self._run.created_seq = self._run.ledger.open({"tags": list(request.tags), **asked})
+        if request.new:
+            self._performing.start_over()
+        if effects:
+            names = [self._run.plan.nodes[index].name for index in self._run.graph.selected]
+            self._run.ledger.write(
+                lambda: self._run.store.effects.save_selection(self._run.id, names)
+            )
+            self._run.ledger.commit()
+
+    def _refuse_vanished(self) -> None:
+        """Raises UnsettledEffects where an earlier run did, or may have done, what the plan no
+        longer has a node for."""
+        request, plan = self._run.request, self._run.plan
+        if request.new or not self._run.store.effects.has_open():
+            return
+        is_plain = not request.targets and not request.tags
+        if not is_plain and all(
+            plan.nodes[index].tier is Tier.SEALED for index in self._run.graph.selected
+        ):
+            return
+        names = {node.name for node in plan.nodes}
+        templates = {node.name for node in plan.nodes if node.kind is Kind.TEMPLATE}
+        rows = find_vanished(
+            self._run.store.effects.open_of(self._run.plan_identity),
+            lambda name: name in names or name.partition("[")[0] in templates,
+        )
+        if rows:
+            raise UnsettledEffects(rows)
+
+    def _surroundings(self) -> Surroundings:
+        """What of this machine the run is bound to from now on."""
+        nodes = [self._run.plan.nodes[index] for index in self._run.graph.selected]
+        now = describe_surroundings(nodes, self._run.toolchain, self._run.caller)
+        resumption = self._run.resumption
+        if resumption is None or resumption.pins is None:
+            return now
+        return {**resumption.pins.surroundings, **now}
 
     def _keep_plan(self) -> None:
         """The plan as it is now goes into the store with the next commit, once."""
@@ -189,6 +267,7 @@ class RunLoop:
             counts=counts,
             duration_seconds=self._run.clock.monotonic() - began,
             outputs=outputs,
+            store_failed=self._run.store_failed,
         )
         self._run.ledger.note(
             Fact.RUN_SETTLED,
@@ -199,6 +278,7 @@ class RunLoop:
                 "outputs": outputs,
             },
         )
+        self._performing.close_completed(status)
         self._run.ledger.settle(status, counts, self._run.plan.digest)
         certificate = self._certify() if status is RunStatus.COMPLETED else None
         if certificate is not None:
@@ -322,7 +402,8 @@ class RunLoop:
             or self._run.stopped_by is not None
             or not (starting or self._busy())
             or any(
-                self._settlement.is_uncommitted(assignment.index)
+                assignment.effect is not None
+                or self._settlement.is_uncommitted(assignment.index)
                 or assignment.gathered.address in self._run.made
                 for assignment in starting
             )
@@ -335,10 +416,13 @@ class RunLoop:
         if pins and self._pins_due:
             self._pins_due = False
             states, members = pins_as_json(self._run.observations.pins)
+            surroundings = self._surroundings()
             self._run.ledger.note(
                 Fact.SOURCES_PINNED,
                 data={"paths": len(states), "patterns": len(members)},
-                then=lambda _: self._run.store.pins.save(self._run.id, states, members),
+                then=lambda _: self._run.store.pins.save(
+                    self._run.id, states, members, surroundings
+                ),
             )
         while self._dispatch.started_pids:
             attempt, pid = self._dispatch.started_pids.popleft()
@@ -387,11 +471,23 @@ class RunLoop:
             return
         try:
             gathered = self._run.decider.gather(index)
+            if node.tier is not Tier.SEALED:
+                self._performing.take_up(index, gathered)
+                return
             decision = self._run.decider.decide(
                 index, gathered, lambda path: self._restoring.is_rewritten_later(index, path)
             )
         except Refused as error:
             self._settlement.settle(index, Outcome.FAILED, detail=str(error))
+            return
+        failed = self._run.find_failure(node.name, gathered.key)
+        if failed is not None:
+            self._settlement.settle(
+                index,
+                Outcome.FAILED,
+                detail=f"failed earlier in this run: {failed}",
+                key=gathered.key,
+            )
             return
         if isinstance(decision, Serve):
             if decision.differences:
@@ -429,6 +525,17 @@ class RunLoop:
             self._settlement.settle(index, Outcome.FAILED, detail=str(error))
             return
         new = tuple(range(len(self._run.plan.nodes), len(plan.nodes)))
+        # What an instance reads may come from a node that nobody had selected so far.
+        needed = self._run.graph.find_unselected(plan, new)
+        effect = next((i for i in needed if plan.nodes[i].tier is not Tier.SEALED), None)
+        if effect is not None:
+            self._settlement.settle(
+                index,
+                Outcome.FAILED,
+                detail=f"its instances need `{plan.nodes[effect].name}`, which has an effect and"
+                " was not asked for: name it exactly to run both",
+            )
+            return
         self._run.plan = plan
         self._run.decider.plan = plan
         self._run.certifies = False
@@ -461,8 +568,6 @@ class RunLoop:
             )
             self._run.ready.append(index)
             return
-        # What an instance reads may come from a node that nobody had selected so far.
-        needed = self._run.graph.find_unselected(plan, new)
         ready = self._run.graph.add(plan, needed) + self._run.graph.append(plan, new, index)
         self._run.instances[index] = new
         self._run.observations.pin((*needed, *new), fresh_listing=True)
@@ -543,6 +648,15 @@ class RunLoop:
         return None if certificate is None else (basis.question.address, certificate.pack())
 
 
+class UnsettledEffects(Exception):
+    """Earlier runs did, or may have done, what the plan has no node for any more: nothing is
+    begun until an operator has said what is to be thought of it."""
+
+    def __init__(self, rows: Sequence[EffectRow]) -> None:
+        super().__init__("; ".join(f"`{row.node}` {describe(row)}" for row in rows))
+        self.rows = tuple(rows)
+
+
 def run_plan(
     store: Store,
     plan: Plan,
@@ -551,10 +665,13 @@ def run_plan(
     emit: Callable[[Event], None],
     cancellation: Cancellation,
     clock: Clock | None = None,
+    resumption: Resumption | None = None,
 ) -> RunSettled:
     """Runs the selected nodes of `plan` to their end and returns how the run settled.
 
-    Events arrive on the calling thread, after what they tell is committed.
+    With `resumption` it goes on with that run. Events arrive on the calling thread, after what
+    they tell is committed. Raises UnsettledEffects before anything has begun.
     """
-    run = RunState(store, plan, selection, request, emit, clock or SystemClock())
+    clock = clock or SystemClock()
+    run = RunState(store, plan, selection, request, emit, clock, resumption)
     return RunLoop(run, cancellation).run()

@@ -18,6 +18,8 @@ class RunRequest:
     fail_fast: bool = False
     fresh: bool = False
     strict: bool = False
+    new: bool = False
+    """What earlier runs of the plan left open is not asked for."""
     deadline_seconds: float | None = None
     """How long after its start the run cancels itself."""
     targets: tuple[str, ...] = ()

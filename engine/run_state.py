@@ -28,16 +28,19 @@ from assay.engine.events import (
 from assay.engine.filesystem import remove
 from assay.engine.graph import RuntimeGraph
 from assay.engine.identity import this_owner
+from assay.engine.intentions import Judgement, plan_identity
 from assay.engine.ledger import Ledger
 from assay.engine.measuring import Measurer
 from assay.engine.neighbours import Neighbours
 from assay.engine.observations import Observations
 from assay.engine.process import Processes
+from assay.engine.resumption import Resumption
 from assay.engine.run_request import RunRequest
 from assay.engine.runs import RunRow
 from assay.engine.secret_seal import SecretSeal
 from assay.engine.spares import Spares
 from assay.engine.states import (
+    ActionKey,
     AttemptId,
     RunStatus,
 )
@@ -63,6 +66,8 @@ class Queued:
     """As `Execute.seen`."""
     version: int = -1
     """`Ledger.version` when that was decided."""
+    judgement: Judgement | None = None
+    """Of a node that is not sealed: what was judged, to be found so again when it begins."""
 
 
 def _find_parent(request: RunRequest) -> AttemptId | None:
@@ -81,16 +86,20 @@ class RunState:
         request: RunRequest,
         emit: Callable[[Event], None],
         clock: Clock,
+        resumption: Resumption | None = None,
     ) -> None:
         self.store = store
+        self.resumption = resumption
+        """Given: the run that is gone on with."""
         self.plan = plan
         """Grows by generations."""
         self.request = request
         self.emit = emit
         self.clock = clock
-        self.id = store.runs.new_id()
+        self.id = store.runs.new_id() if resumption is None else resumption.row.id
+        self.plan_identity = plan_identity(plan)
         self.parent = _find_parent(request)
-        self.row = RunRow(
+        self.row = RunRow(  # of a new run
             id=self.id,
             plan_name=plan.name,
             plan_file=plan.file,
@@ -108,6 +117,8 @@ class RunState:
             targets=request.targets,
             params=request.params,
         )
+        if resumption is not None:
+            self.row = resumption.row
         self.ledger = Ledger(store, self.row, emit)
         self.measurer = Measurer(store.root, store.stats, clock.now_ns)
         self.blobs = Blobs(store.cas, store.tmp)
@@ -135,6 +146,7 @@ class RunState:
             now=clock.now,
             value_of=lambda name: self.values[NodeName(name)],
             seal_secret=SecretSeal(store.database).seal,
+            done={} if resumption is None else resumption.history.done,
         )
         self.bench = Bench(
             root=store.root,
@@ -174,9 +186,47 @@ class RunState:
         """Asked again: not even those."""
         self.stopped_by: NodeName | None = None
         """The node whose failure ends a `--fail-fast` run."""
+        self.created_seq = 0
+        """Journal position at which the run was created."""
+        self.is_resumed = resumption is not None
+        """Whether it goes on with what it saw and did when it was begun."""
+        self.retry_failed = resumption is not None and resumption.retry_failed
+        """Whether failures of this run are tried again."""
+        self.store_failed = False
+        """Whether a node could not run because the store cannot record it."""
         self.certifies = True
         """Whether the next run could find nothing to do by stats alone."""
         self.first_expiry: float | None = None
+
+        self.earlier_tries: dict[int, int] = {}
+        """How often a node was tried before the run was gone on with."""
+        if resumption is not None:
+            self._adopt(resumption)
+
+    def _adopt(self, resumption: Resumption) -> None:
+        """Takes over what the run saw and did so far."""
+        history = resumption.history
+        self.created_seq = resumption.created_seq
+        self.attempt_ordinal = history.ordinal
+        if resumption.pins is not None:
+            self.observations.adopt(resumption.pins.pins, resumption.pins.members)
+        index_of = {node.name: index for index, node in enumerate(self.plan.nodes)}
+        for name, number in history.tries.items():
+            if name in index_of:
+                self.tries[index_of[name]] = self.earlier_tries[index_of[name]] = number
+        for template, names in history.expanded.items():
+            index = index_of[template]
+            if self.graph.is_selected(index):
+                instances = tuple(index_of[name] for name in names)
+                self.graph.adopt(self.plan, instances, index)
+                self.instances[index] = instances
+
+    def find_failure(self, name: NodeName, key: ActionKey) -> str | None:
+        """Why the node failed earlier in this run, if that is its result still."""
+        if self.resumption is None or self.retry_failed:
+            return None
+        failed = self.resumption.history.failed.get(name)
+        return failed[1] if failed is not None and failed[0] == key else None
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
         self.timer_ordinal += 1

@@ -250,6 +250,31 @@ class Runs:
             raise LostFence(run, fence)
         return fence + 1
 
+    def reopen(self, run: RunId, fence: int, owner: Owner, *, even_completed: bool = False) -> int:
+        """Go on with a run that settled under `fence`, without completing unless
+        `even_completed`; the new fence. The caller holds its lease. Raises LostFence when
+        someone else was faster."""
+        changed = self._database.execute(
+            "UPDATE runs SET status = 'running', settled_at = NULL, cancel = NULL, counts = '{}',"
+            " fence = fence + 1, owner_host = ?, owner_boot = ?, owner_pid = ?,"
+            " owner_pid_start = ?, owner_nonce = ?, heartbeat_at = ?, waiting = '[]'"
+            f" WHERE id = ? AND fence = ? AND NOT {_OPEN} AND (? OR status <> 'completed')",
+            (
+                to_column(owner.host),
+                owner.boot,
+                owner.pid,
+                owner.pid_start,
+                owner.nonce,
+                self._now(),
+                run,
+                fence,
+                even_completed,
+            ),
+        )
+        if not changed:
+            raise LostFence(run, fence)
+        return fence + 1
+
     def get(self, run: RunId) -> RunRow:
         """The run with this id. Raises NoSuchRun."""
         row = self._database.query_one(f"{_SELECT} WHERE id = ?", (run,))

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from assay.engine.database import Database, Row
 
-HISTORY: Final = ("runs", "attempts", "journal", "plans", "pins")
+HISTORY: Final = ("effects", "selections", "runs", "attempts", "journal", "plans", "pins")
 """What explains and resumes runs."""
 
 CACHE: Final = ("results", "recorded_outputs")
 """What saves executing again. Rows carry seals or are digests: a wrong one never serves."""
 
 _KEYS: Final = {
+    "effects": "attempt",
+    "selections": "rowid",
     "runs": "ordinal",
     "attempts": "id",
     "journal": "seq",
@@ -37,6 +39,8 @@ class Salvaged:
 
     kept: dict[str, int] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    has_all_effects: bool = False
+    """Whether every effect that was recorded is there."""
 
 
 def salvage(damaged: Database, fresh: Database) -> Salvaged:
@@ -62,11 +66,19 @@ def salvage(damaged: Database, fresh: Database) -> Salvaged:
                 for row in rows:
                     if is_sound(row):
                         kept += fresh.execute(insert, row)
+                    else:
+                        complete = False
                 if complete:
                     break
             else:
                 found.lost.append(table)
             found.kept[table] = kept
+        facts, complete = damaged.query_until_damage(
+            "SELECT name, value FROM facts WHERE name = 'effects-lost'"
+        )
+        for row in filter(is_sound, facts):
+            fresh.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", row)
+        found.has_all_effects = complete and not {"effects", "runs"} & set(found.lost)
         # Positions that will be given again say nothing about what came first.
         fresh.execute(
             "UPDATE attempts SET begun_seq = 0"

@@ -24,6 +24,7 @@ from assay.engine.states import (
     ActionKey,
     AttemptEnd,
     Outcome,
+    RunId,
     RunStatus,
 )
 from assay.plans.canonical import JsonValue, canonical_json
@@ -63,6 +64,7 @@ class Settlement:
         exit_code: int | None = None,
         signal: int | None = None,
         not_needed: bool = False,
+        asks: RunId | None = None,
     ) -> None:
         node = self._run.plan.nodes[index]
         if outcome is not Outcome.BUILT or not_needed:
@@ -80,12 +82,13 @@ class Settlement:
                 exit_code=exit_code,
                 signal=signal,
                 value=value,
+                asks=asks,
             )
         )
         self._uncommitted.add(index)
         self._run.ready.extend(self._run.graph.settle(index, outcome, not_needed=not_needed))
         if (
-            outcome is Outcome.FAILED
+            outcome in (Outcome.FAILED, Outcome.AMBIGUOUS)
             and self._run.request.fail_fast
             and self._run.stopped_by is None
         ):
@@ -126,8 +129,14 @@ class Settlement:
         )
 
     def settle_clean(
-        self, index: int, gathered: Gathered | None, row: ResultRow | None, restored: int = 0
+        self,
+        index: int,
+        gathered: Gathered | None,
+        row: ResultRow | None,
+        restored: int = 0,
+        how: str = "",
     ) -> None:
+        told = f"restored {restored}" if restored else ""
         node = self._run.plan.nodes[index]
         event = NodeSettled(
             node=node.name,
@@ -136,13 +145,14 @@ class Settlement:
             action_key=gathered.key if gathered else None,
             duration_seconds=0.0,
             restored=restored,
+            detail=how,
             log=row.log if row else None,
             value=row.value if row else None,
         )
         fact: JsonValue = [
             node.name,
             Outcome.CLEAN.value,
-            f"restored {restored}" if restored else "",
+            ", ".join(text for text in (how, told) if text),
             event.action_key,
             row.journal_seq if row else None,
         ]
@@ -163,7 +173,7 @@ class Settlement:
             note = self._run.store.results.note_outputs
             self._run.ledger.write(partial(note, plan_file, node, row.outputs))
         self._run.observations.record(index, row.outputs)
-        self.settle_clean(index, gathered, row, restored=restored)
+        self.settle_clean(index, gathered, row, restored=restored, how=serve.how)
 
     def skip(self, index: int) -> None:
         culprit = self._run.graph.find_culprit(index)
@@ -224,7 +234,7 @@ class Settlement:
         if Outcome.CANCELLED in kinds:
             return RunStatus.CANCELLED
         needless = self._run.graph.not_needed
-        if all(o is not Outcome.FAILED for o in kinds) and all(
+        if not kinds & {Outcome.FAILED, Outcome.AMBIGUOUS} and all(
             index in needless for index, o in outcomes.items() if o is Outcome.SKIPPED
         ):
             return RunStatus.COMPLETED

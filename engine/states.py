@@ -93,6 +93,24 @@ class RunStatus(StrEnum):
     """The owner died; a later run found it so."""
 
 
+class EffectState(StrEnum):
+    """What is known of the effect of one attempt of a node that is not sealed."""
+
+    INTENDED = "intended"
+    """On disk before the command starts. With a dead owner: nobody has looked yet."""
+    SUCCEEDED = "succeeded"
+    UNKNOWN = "unknown"
+    """It may have happened, wholly or in part: only an operator can say."""
+    NOTHING = "nothing"
+    """It did not happen: the command never started, said so, or an operator does."""
+    ROLLED_BACK = "rolled-back"
+    """Its files are as they were before it, and its `undo` ended well."""
+    ROLLING_BACK = "rolling-back"
+    """Its files are being put back; whoever finds it so completes that."""
+    COMPENSATING = "compensating"
+    """Its files are as they were before it; its `undo` has yet to end well."""
+
+
 class AttemptEnd(StrEnum):
     """How one try of a node ended."""
 

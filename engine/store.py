@@ -8,6 +8,8 @@ On disk, below the workspace root, readable by its owner only:
     .assay/logs/            logs of attempts
     .assay/tmp/             leases, files on their way to their name
     .assay/trash/           what assay moved out of the way of a node, by attempt
+    .assay/preimages/       how the writes of attempts that can be rolled back were before them
+    .assay/has-effects      empty; there since a node that is not sealed first began here
     .assay/damaged/         files that did not hold what assay wrote, kept for a person
 
 Decides what becomes of a store that is missing, old, damaged or not writable. Knows no
@@ -41,6 +43,7 @@ from assay.engine.store_errors import (
 if TYPE_CHECKING:
     from assay.engine.agreements import Agreements
     from assay.engine.attempts import Attempts
+    from assay.engine.effects import Effects
     from assay.engine.pins import Pins
     from assay.engine.results import Results
     from assay.engine.runs import Runs
@@ -59,6 +62,9 @@ __all__ = [
 
 FOLDER: Final = ".assay"
 DATABASE: Final = "assay.db"
+
+_MARK: Final = "has-effects"
+"""Tells whoever makes a database anew that the one before knew of effects."""
 
 _UNRECORDED: Final = (
     "this run is not recorded: it cannot be resumed, nothing is cached or guarded against "
@@ -181,6 +187,11 @@ class Store:
         return os.path.join(self._place, "trash")
 
     @property
+    def preimages(self) -> str:
+        """Made on demand by whoever keeps one."""
+        return os.path.join(self._place, "preimages")
+
+    @property
     def aside(self) -> str:
         """Where damaged files are kept; made on demand."""
         return os.path.join(self._place, "damaged")
@@ -204,6 +215,12 @@ class Store:
         from assay.engine.attempts import Attempts
 
         return Attempts(self.database)
+
+    @cached_property
+    def effects(self) -> Effects:
+        from assay.engine.effects import Effects
+
+        return Effects(self.database)
 
     @cached_property
     def results(self) -> Results:
@@ -239,6 +256,25 @@ class Store:
         belongs inside: no subprocess, hashing or network.
         """
         return self.database.transaction()
+
+    def expect_effects(self) -> None:
+        """From now on every commit of this process is on disk when it returns, and the store
+        remembers that it had effects. Raises StoreUnwritable."""
+        if not self.recorded:
+            return
+        self.database.flush_commits()
+        mark = os.path.join(self.folder, _MARK)
+        if os.path.exists(mark):
+            return
+        try:
+            for path, flags in ((mark, os.O_CREAT | os.O_WRONLY), (self.folder, os.O_RDONLY)):
+                descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        except OSError as error:
+            raise _unwritable(mark, error) from error
 
     def degrade(self, why: str) -> None:
         """Go on in memory for the rest of the process: the disk is full, or cannot be
@@ -336,7 +372,9 @@ def _open(
             notices.append(_replace_damaged(folder, path, why, now))
         else:
             _set_stray_wal_aside(folder, path)
-            _put_in_place(_make_database(folder, now), path)
+            gone = f"`{path}` is gone"
+            fresh = _make_database(folder, now, lambda new: _note_lost_effects(folder, new, gone))
+            _put_in_place(fresh, path)
         _remove(marker)
         database, _ = databases.open_for_writing(path, marker)
         database.on_wait = on_wait
@@ -428,6 +466,14 @@ def _make_database(
     return path
 
 
+def _note_lost_effects(folder: str, fresh: Database, where: str) -> None:
+    """A new database that may lack effects says so; `where` the others are."""
+    from assay.engine.effects import Effects
+
+    if os.path.exists(os.path.join(folder, _MARK)):
+        Effects(fresh).mark_lost(where)
+
+
 def _put_in_place(new: str, path: str) -> None:
     try:
         os.rename(new, path)
@@ -461,6 +507,8 @@ def _replace_damaged(folder: str, path: str, why: str, now: Callable[[], float])
 
         def fill(fresh: Database) -> None:
             report.append(_salvage_copy(folder, path, fresh))
+            if not report[0].has_all_effects:
+                _note_lost_effects(folder, fresh, f"the damaged one is kept as `{kept_as}`")
             Journal(fresh, now).append(
                 f"store:{os.urandom(8).hex()}",
                 1,

@@ -189,6 +189,8 @@ FORMS: Final[Mapping[str, tuple[Encode, Decode]]] = {
     "env": (_encode_env, _decode_env),
     "pass_env": (_same, tuple),
     "tier": (_same, Tier),
+    "idempotency_key": (_same, str),
+    "undo": (_encode_command, _decode_command),
     "boundary": (_same, Boundary),
     "clean": (_same, bool),
     "background": (_same, Background),

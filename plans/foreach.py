@@ -281,6 +281,7 @@ def make_template(item: Pending, complaints: Complaints) -> Node:
             if not _uses_each(text)
         ),
         when=tried.when,
+        tier=tried.tier,
         env=tuple(
             (variable, value)
             for variable, value in tried.env

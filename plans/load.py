@@ -29,7 +29,7 @@ from assay.plans.expand import Expansion
 from assay.plans.folders import Folders
 from assay.plans.foreach import ForeachMatch
 from assay.plans.ignore import is_ignore_pattern, rebase_ignore_pattern
-from assay.plans.model import Node, Origin, Plan, RelPath, Resource, ResourceScope
+from assay.plans.model import Node, Origin, Plan, RelPath, Resource, ResourceScope, Tier
 from assay.plans.nodes import (
     Complaints,
     Scope,
@@ -132,6 +132,7 @@ class _Load:
         self._refuse_unused_params()
         self._check_top(top.document, uses)
         nodes = expansion.settle(Folders(self.root))
+        self._check_name(top, nodes)
         draft = self._draft(top, uses)
         sources = {use.document.file: use.document.text for use in uses}
         plan, warnings = self._compile(draft, nodes, sources)
@@ -267,8 +268,14 @@ class _Load:
         declared, file = use.document.declared, use.document.file
         scope = self._make_scope(use)
         defaults = declared.get("defaults", {})
+        tier_is_known = not any(
+            fault.origin is not None and fault.origin.keys[:1] == ("defaults",)
+            for fault in use.document.faults
+        )
         for name, own in declared.get("nodes", {}).items():
-            declaration = declare(scope, name, own, defaults, self.complaints)
+            declaration = declare(
+                scope, name, own, defaults, self.complaints, tier_is_known=tier_is_known
+            )
             if declaration is None:
                 expansion.add_stand_in(use.prefix + name, Origin(file, ("nodes", name)))
             else:
@@ -361,6 +368,26 @@ class _Load:
             message = "The plan has no nodes"
             hint = 'A node is a table `[nodes.NAME]` with a command: `run = "…"`.'
             self.complaints.add(Diagnostic(message, origin, hint=hint, line=1, column=1))
+
+    def _check_name(self, top: _Included, nodes: Iterable[Node]) -> None:
+        """Effects stay open until a later run of the same plan; one that comes down a pipe is
+        known by its name only."""
+        document = top.document
+        if top.path or "name" in document.declared:
+            return
+        if any(f.origin is not None and len(f.origin.keys) == 1 for f in document.faults):
+            return  # A top-level key that was not understood may have been the name.
+        node = next((node for node in nodes if node.tier is not Tier.SEALED), None)
+        if node is None:
+            return
+        message = (
+            f"The plan on standard input has no `name`, but node `{shown(node.name)}` is "
+            f"{node.tier}"
+        )
+        hint = 'Add "name": "…", by which the next run finds out what this one did.'
+        notes = (Note(f"`{shown(node.name)}` is declared here", node.origin),)
+        origin = Origin(document.file)
+        self.complaints.add(Diagnostic(message, origin, hint=hint, notes=notes, line=1, column=1))
 
     def _draft(self, top: _Included, uses: Iterable[_Included]) -> Draft:
         declared = top.document.declared

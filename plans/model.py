@@ -36,9 +36,14 @@ class Kind(StrEnum):
 
 
 class Tier(StrEnum):
+    """How far a node's effects reach."""
+
     SEALED = "sealed"
+    """Pure: only what it writes, so that a result may be kept and a crash is no matter."""
     COMPENSABLE = "compensable"
+    """Can be rolled back."""
     IRREVERSIBLE = "irreversible"
+    """Crosses into the world."""
 
 
 class Boundary(StrEnum):
@@ -247,6 +252,11 @@ class Node:
     """Sorted by name; `[env]` of the file merged in, the node's own values win."""
     pass_env: tuple[str, ...] = ()
     tier: Tier = Tier.SEALED
+    """A template has that of its instances."""
+    idempotency_key: str | None = None
+    """Rendered. Not sealed only: with it an effect may be repeated."""
+    undo: Command | None = None
+    """Compensable only."""
     boundary: Boundary = Boundary.DECLARED
     clean: bool = True
     background: Background = Background.END

@@ -57,6 +57,11 @@ class NodeNames:
                 family = self._instances if index < self._declared else self._grown
                 family.setdefault(base, []).append(index)
 
+    def find_exact(self, name: str) -> tuple[int, ...]:
+        """The node of that name, or all instances of a name without brackets."""
+        index = self.indices.get(name)
+        return tuple(self._instances.get(name, ())) if index is None else (index,)
+
     def find(self, text: str, scope: str = "") -> tuple[int, ...]:
         """The indices of the nodes `text` refers to, ascending; () when there are none."""
         key = (scope, text)
@@ -67,7 +72,7 @@ class NodeNames:
 
     def _find(self, text: str, scope: str) -> tuple[int, ...]:
         for prefix in _outwards(scope):
-            found = self._find_exact(prefix + text)
+            found = self.find_exact(prefix + text)
             if found:
                 return found
         if is_pattern(text):
@@ -76,10 +81,6 @@ class NodeNames:
                 if found:
                     return found
         return ()
-
-    def _find_exact(self, name: str) -> tuple[int, ...]:
-        index = self.indices.get(name)
-        return tuple(self._instances.get(name, ())) if index is None else (index,)
 
     def _find_pattern(self, pattern: str) -> tuple[int, ...]:
         text = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")

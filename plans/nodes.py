@@ -60,11 +60,8 @@ UNAVAILABLE: Final[Mapping[str, object]] = {
     "detach": False,
     "approval": False,
     "requires": [],
-    "undo": ...,
-    "idempotency_key": ...,
     "on_conflict": "fail",
     "merge": ...,
-    "tier": "sealed",
     "boundary": "declared",
 }
 """Keys whose behaviour is still to come, with the value that asks for none of it."""
@@ -220,10 +217,19 @@ def declared_name(name: str) -> str:
 
 
 def declare(
-    scope: Scope, name: str, own: Keys, defaults: Keys, complaints: Complaints
+    scope: Scope,
+    name: str,
+    own: Keys,
+    defaults: Keys,
+    complaints: Complaints,
+    *,
+    tier_is_known: bool = True,
 ) -> Declaration | None:
     """The declaration of one node; None, with the reason among the complaints, for a name
-    that cannot be used. Other faults are complained of, and what is left goes on."""
+    that cannot be used. Other faults are complained of, and what is left goes on.
+
+    `tier_is_known` is false where the defaults have lost keys that were not understood.
+    """
     full_name = scope.prefix + name
     origin = Origin(scope.file, ("nodes", name))
     fault = find_name_fault(name)
@@ -235,7 +241,7 @@ def declare(
         return None
     keys = _merge_defaults(defaults, own) if defaults else own
     declaration = Declaration(scope, full_name, origin, keys, own)
-    _check_keys(declaration, complaints)
+    _check_keys(declaration, complaints, tier_is_known=tier_is_known)
     return declaration
 
 
@@ -246,17 +252,28 @@ def _merge_defaults(defaults: Keys, own: Keys) -> Keys:
             inherited.pop(key, None)
     elif not any(key in inherited for key in COMMANDS):
         inherited = {key: value for key, value in defaults.items() if key in GROUP_KEYS}
-    tier = own.get("tier", inherited.get("tier"))
-    if tier == Tier.IRREVERSIBLE:
-        # A repeat that nobody asked for at the node itself could repeat its effect.
-        inherited.pop("retry", None)
+    for key in _find_senseless(own.get("tier", inherited.get("tier", Tier.SEALED))):
+        inherited.pop(key, None)
     if "env" in own and "env" in inherited:
         inherited["env"] = {**inherited["env"], **own["env"]}
         return {**inherited, **{key: own[key] for key in own if key != "env"}}
     return {**inherited, **own}
 
 
-def _check_keys(declaration: Declaration, complaints: Complaints) -> None:
+def _find_senseless(tier: str) -> Iterator[str]:
+    """The keys that do not reach a node of this tier from its file's defaults."""
+    if tier == Tier.SEALED:
+        yield "idempotency_key"
+    else:
+        yield "cache"
+    if tier != Tier.COMPENSABLE:
+        yield "undo"
+    if tier == Tier.IRREVERSIBLE:
+        # A repeat that nobody asked for at the node itself could repeat its effect.
+        yield "retry"
+
+
+def _check_keys(declaration: Declaration, complaints: Complaints, *, tier_is_known: bool) -> None:
     """What keys have to do with each other."""
     keys, name = declaration.keys, shown(declaration.name)
     was_broken = declaration.name in complaints.broken
@@ -277,8 +294,12 @@ def _check_keys(declaration: Declaration, complaints: Complaints) -> None:
         message = f"Node `{name}` has both `{commands[0]}` and `{commands[1]}`"
         hint = "A node has one of `run`, `wait` and `plan`."
         complain(message, declaration.place(commands[1]), Mark.KEY, hint)
-    if commands or was_broken:
-        # A command that could not be understood is not missing.
+    if was_broken:
+        # What could not be understood is neither a missing command nor the default tier.
+        return
+    if commands:
+        for key, message, hint in _find_tier_faults(keys) if tier_is_known else ():
+            complain(f"Node `{name}` {message}", declaration.place(key), Mark.KEY, hint)
         return
     extra = [key for key in keys if key not in GROUP_KEYS]
     if extra:
@@ -289,6 +310,32 @@ def _check_keys(declaration: Declaration, complaints: Complaints) -> None:
     elif "after" not in keys:
         message = f"Node `{name}` has neither `run` nor `after`"
         complain(message, declaration.origin, Mark.VALUE)
+
+
+def _find_tier_faults(keys: Keys) -> Iterator[tuple[str, str, str]]:
+    """Keys at odds with the node's tier: the key, the rest of the sentence, and a hint."""
+    tier = keys.get("tier", Tier.SEALED)
+    if tier == Tier.SEALED and "idempotency_key" in keys:
+        hint = 'A sealed node may always be repeated; the key is for tier = "irreversible".'
+        yield "idempotency_key", f"has an `idempotency_key`, but is {tier}", hint
+    if tier != Tier.COMPENSABLE and "undo" in keys:
+        hint = 'Only what can be rolled back is undone: tier = "compensable".'
+        yield "undo", f"has `undo`, but is {tier}", hint
+    if tier != Tier.SEALED and "cache" in keys:
+        hint = "Only results of sealed nodes are kept; take `cache` away."
+        yield "cache", f"has `cache`, but is {tier}", hint
+    retry = keys.get("retry", {})
+    if (
+        tier == Tier.IRREVERSIBLE
+        and retry.get("attempts", 1) > 1
+        and not retry.get("exit_codes")
+        and "idempotency_key" not in keys
+    ):
+        hint = (
+            "Name the `exit_codes` after which nothing has happened, "
+            "or give the node an `idempotency_key` that makes a repeat safe."
+        )
+        yield "retry", f"has `retry`, but is {tier}", hint
 
 
 def make_node(
@@ -322,11 +369,15 @@ def make_node(
     if "removes" in keys:
         fields["removes"] = tuple(_make_removes(scope.base, keys, complain))
     if "run" in keys:
-        command = _make_command(scope, keys["run"], complain)
+        command = _make_command(scope, keys["run"], complain, "run")
         fields["command"] = command
         program = find_program_in_workspace(command, workdir, scope.root)
         if program is not None and program not in fields["reads"]:
             fields["reads"] += (program,)
+    if "undo" in keys:
+        fields["undo"] = _make_command(scope, keys["undo"], complain, "undo")
+    if "idempotency_key" in keys:
+        fields["idempotency_key"] = _make_idempotency_key(keys["idempotency_key"], complain)
     if "tools" in keys:
         fields["tools"] = tuple(map(_make_tool, keys["tools"]))
     fields["env"] = _make_env(declaration, keys, complain) if "env" in keys else scope.env_values
@@ -394,19 +445,28 @@ def _render_keys(declaration: Declaration, values: Values, complaints: Complaint
         found = rendered(value, values.entries if key in ENTRY_KEYS else values.texts, (key,))
         if found is not _FAULTY:
             keys[key] = found
-    if keys.get("run", ()) == []:
-        del keys["run"]
+    for key in ("run", "undo"):
+        if keys.get(key, ()) == []:
+            del keys[key]
     return keys
 
 
-def _make_command(scope: Scope, run: str | list[str], complain: Complain) -> Command:
+def _make_command(scope: Scope, run: str | list[str], complain: Complain, key: str) -> Command:
     if isinstance(run, str):
         if not run.strip():
-            complain(" is empty", None, "run")
+            complain(" is empty", None, key)
         return Script(run, scope.shell)
     if not run[0]:
-        complain(" names no program: its first element is empty", None, "run")
+        complain(" names no program: its first element is empty", None, key)
     return Argv(tuple(run))
+
+
+def _make_idempotency_key(text: str, complain: Complain) -> str:
+    if not text.strip():
+        complain(" is empty", None, "idempotency_key")
+    elif _CONTROL.search(text):
+        complain(" contains a control character", None, "idempotency_key")
+    return text
 
 
 def find_program_in_workspace(command: Command, workdir: RelPath, root: str) -> Entry | None:

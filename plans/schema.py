@@ -258,7 +258,10 @@ class NodeDecl(TypedDict, total=False):
     ]
     tier: Annotated[
         Literal["sealed", "compensable", "irreversible"],
-        _about("`sealed`: pure and cacheable; the others have effects outside the workspace."),
+        _about(
+            "`sealed`: pure and cacheable; `compensable`: rolled back when it fails; "
+            "`irreversible`: crosses into the world, never repeated by accident; `sealed`."
+        ),
     ]
     idempotency_key: Annotated[Text, _about("Makes a repeat of an irreversible node safe.")]
     undo: Annotated[Command, _about("Command that compensates a compensable node.")]

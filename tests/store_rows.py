@@ -143,7 +143,7 @@ def record_build(store: Store, run: str, nodes: int) -> None:
         store.runs.create(a_run(run))
         store.journal.append(f"run:{run}", 1, "run-created", run=RunId(run), data={"jobs": 2})
         store.runs.save_plan(digest(1), b"plan")
-        store.pins.save(RunId(run), {RelPath("src/main.c"): State(f"file:{digest(3)}")}, {})
+        store.pins.save(RunId(run), {RelPath("src/main.c"): State(f"file:{digest(3)}")}, {}, {})
     for number in range(nodes):
         name = f"cc[src/{number}.c]"
         with store.transaction():

@@ -27,19 +27,20 @@ STOREYS: dict[str, tuple[str, ...]] = {
     ),
     # What is kept in `.assay/`.
     "records": (
-        *("agreements", "attempts", "blobs", "journal", "known_outputs", "pins", "results"),
-        *("runs", "salvage", "secret_seal", "stat_cache", "store"),
+        *("agreements", "attempts", "blobs", "effects", "journal", "known_outputs", "pins"),
+        *("results", "runs", "salvage", "secret_seal", "stat_cache", "store"),
     ),
     # Measuring and changing the workspace, one attempt from begin to settle.
     "work": (
-        *("attempt", "certificate", "certify", "claims", "decision", "environment"),
-        *("materialize", "measuring", "observations", "outputs", "spares", "toolchain"),
+        *("attempt", "certificate", "certify", "claims", "compensation", "decision"),
+        *("environment", "intentions", "materialize", "measuring", "observations", "outputs"),
+        *("preimages", "rolling_back", "spares", "surroundings", "toolchain"),
     ),
     # What drives the rest: the parts of the run loop, and what is done instead of a run.
     "conductors": (
         *("agreement", "cancelling", "collection", "dispatch", "endings", "ledger"),
-        *("neighbours", "prediction", "recovery", "restoring", "run_loop", "run_request"),
-        *("run_state", "settlement"),
+        *("neighbours", "performing", "prediction", "recovery", "restoring", "resumption"),
+        *("rewinding", "run_loop", "run_request", "run_state", "settlement", "settling"),
     ),
 }
 """The storeys of `engine`, lowest first: a module imports from its own storey and lower ones."""

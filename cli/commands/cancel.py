@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 import time
 from typing import Final
 
 from assay.cli.call import Call
+from assay.cli.caller import describe_me
 from assay.cli.errors import ExitCode, HostError
 from assay.cli.history import reading_store
 from assay.cli.render.stream import Stream
@@ -40,7 +40,7 @@ def perform(call: Call) -> int:
                 f"The store of `{root}` cannot be written, so run {run.id} cannot be told",
                 hint=f"`kill {run.owner.pid}` cancels it as well",
             )
-        for each in request_cancel(store, run.id, _describe_me()):
+        for each in request_cancel(store, run.id, describe_me()):
             if each != run.id:
                 call.err.write(f"run {each}, which run {run.id} started, is cancelled with it\n")
         if _is_inside(store, run.id):
@@ -85,11 +85,3 @@ def _explain_stop(row: RunRow) -> str:
     if found is None or found.start != row.owner.pid_start or found.state != "T":
         return ""
     return f", stopped: `kill -CONT {row.owner.pid}` lets it go on"
-
-
-def _describe_me() -> str:
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container's user without an entry
-        user = str(os.getuid())
-    return f"{user} on {os.uname().nodename} (pid {os.getpid()})"

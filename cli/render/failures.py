@@ -72,6 +72,15 @@ def pointers(failure: Failure, rerun: RerunCommand, *, colour: bool) -> list[str
     return lines
 
 
+def ways_on(node: str, run: str) -> list[str]:
+    """What an operator says of an effect once it is known whether it happened."""
+    words = f"assay settle {run} {shell_word(node)}"
+    return [
+        f"   = if it happened: {words} --done",
+        f"   = if it did not: {words} --not-done",
+    ]
+
+
 def read_tail(path: str | None, *, colour: bool) -> list[str]:
     """The last lines of a log, ready to be shown; the first tells when something was left
     out. A log that is gone or cannot be read has none."""

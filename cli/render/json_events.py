@@ -72,6 +72,7 @@ def describe_event(event: Event) -> tuple[str, dict[str, JsonValue]]:
                 "plan_digest": event.plan_digest,
                 "selected": event.selected,
                 "jobs": event.jobs,
+                "resumed": event.resumed,
             }
         case NodesAppended():
             return "nodes-appended", {
@@ -114,6 +115,7 @@ def describe_event(event: Event) -> tuple[str, dict[str, JsonValue]]:
                 "exit_code": event.exit_code,
                 "signal": event.signal,
                 "value": None if event.value is None else json.loads(event.value),
+                "asks": event.asks,
             }
         case Warned():
             return "warned", {"text": event.text, "node": event.node}

@@ -22,6 +22,7 @@ from assay.cli.render.failures import (
     pointers,
     read_lines,
     read_tail,
+    ways_on,
 )
 from assay.cli.render.text import count, duration, moment, one_line, paint, signal_name
 from assay.engine.events import (
@@ -109,7 +110,8 @@ class LinesRenderer:
     def tell(self, event: Event) -> None:
         match event:
             case RunStarted():
-                pass
+                if event.resumed:
+                    self._note(f"going on with run {event.run}")
             case NodesAppended():
                 self._note(
                     f"{one_line(event.template)} expanded to {count(len(event.nodes), 'node')}"
@@ -165,6 +167,9 @@ class LinesRenderer:
         if event.outcome is Outcome.FAILED:
             self._tell_failure(Failure(event, attempt))
             return
+        if event.outcome is Outcome.AMBIGUOUS:
+            self._tell_ambiguous(event)
+            return
         if self._look.quiet:
             return
         is_plain = event.outcome is Outcome.CLEAN and not event.restored and not event.detail
@@ -179,6 +184,18 @@ class LinesRenderer:
             self._write_log(line, event.log)
         else:
             self._write(line)
+
+    def _tell_ambiguous(self, event: NodeSettled) -> None:
+        """Only a person can say how to go on: what is not known, and the ways."""
+        node, detail = one_line(event.node), one_line(event.detail)
+        self._write(f"{self._paint('ambiguous:', 'error')} Node `{node}`: {detail}\n")
+        if event.asks is not None:
+            self._write("".join(f"{line}\n" for line in ways_on(event.node, event.asks)))
+        actions = self._look.actions
+        if actions is not None:
+            file, line = actions.locate(event.node) or (None, None)
+            title = f"Node {node} is ambiguous"
+            self._write(github.annotation(detail, title=title, file=file, line=line))
 
     def _tell_failure(self, failure: Failure) -> None:
         blocks = self._blocks_at_end

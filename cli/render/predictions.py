@@ -19,6 +19,7 @@ _VERDICTS = {
     Forecast.RUN: ("would run", "yellow"),
     Forecast.UNKNOWN: ("cannot be told yet", "dim"),
     Forecast.REFUSED: ("would fail before it starts", "error"),
+    Forecast.AMBIGUOUS: ("waits for an operator", "error"),
     Forecast.ON_FAILURE: ("waits for a failure", "dim"),
 }
 _SHOWN_CHARACTERS = 200
@@ -89,6 +90,8 @@ def _shorten(text: str | None) -> str:
 
 
 def _describe_since(prediction: Prediction, now: float) -> str:
+    if prediction.recorded_at is None and prediction.since is not None:
+        return f"as run {prediction.since} has recorded it"
     if prediction.recorded_at is None:
         return "no result of this node is recorded"
     when = f"{moment(prediction.recorded_at)}, {age(now - prediction.recorded_at)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assay.cli.commands.run import exit_code
+from assay.cli.execution import exit_code
 from assay.cli.errors import (
     Complaint,
     ExitCode,

@@ -28,8 +28,8 @@ def test_pins_come_back_as_they_were_saved(store: Store) -> None:
     pins = {RelPath("a\udcff"): State(f"file:{digest(1)}"), RelPath("é"): State("absent")}
     members = {"src/**": (RelPath("a\udcff"), RelPath("é")), "none/*": ()}
     assert store.pins.load(RUN) is None
-    store.pins.save(RUN, {}, {})
-    store.pins.save(RUN, pins, members)
+    store.pins.save(RUN, {}, {}, {})
+    store.pins.save(RUN, pins, members, {"tool cc": "d"})
     found = store.pins.load(RUN)
     assert found is not None
     assert found.pins == pins
@@ -38,7 +38,7 @@ def test_pins_come_back_as_they_were_saved(store: Store) -> None:
 
 def test_pins_that_rotted_are_damage(store: Store) -> None:
     """A resumed run never believes a pin that was not written."""
-    store.pins.save(RUN, {RelPath("a"): State("absent")}, {})
+    store.pins.save(RUN, {RelPath("a"): State("absent")}, {}, {})
     store.database.execute("UPDATE pins SET data = substr(data, 1, length(data) - 1)")
     with pytest.raises(StoreDamaged, match="pins of run aaaaaaaa"):
         store.pins.load(RUN)

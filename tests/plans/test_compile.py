@@ -34,6 +34,7 @@ from assay.plans.model import (
     Resource,
     ResultKind,
     Secret,
+    Tier,
     ValueRef,
 )
 
@@ -250,6 +251,53 @@ def test_both_must_read_all_they_rewrite(root: Path) -> None:
         node("b", ["src/a.c", "src/*.c"], ["src/?.c"], after=["a"]),
     ]
     compiled(root, fine)
+
+
+def test_an_effect_may_write_what_an_earlier_node_wrote(root: Path) -> None:
+    """The later one is not sealed and comes later by an explicit order: that is enough."""
+    for tier in (Tier.COMPENSABLE, Tier.IRREVERSIBLE):
+        plan = compiled(
+            root,
+            [
+                node("sign", [], ["d/x"], after=["build"], tier=tier),
+                node("build", [], ["d/"]),
+                node("use", ["d/x"]),
+            ],
+        )
+        assert follows(plan, "use") == {"sign": "path", "build": "path"}
+
+
+def test_an_effect_does_not_come_later_by_itself(root: Path) -> None:
+    """Without an explicit order it is an error that says how to give one."""
+    nodes = [node("sign", ["o"], ["o"], tier=Tier.COMPENSABLE), node("build", [], ["o"])]
+    [found] = complaints(root, nodes)
+    assert found.message == "Nodes `sign` and `build` both write `o`"
+    assert found.hint == 'Say that it comes later: after = ["build"] in `sign`.'
+
+
+def test_what_follows_an_effect_is_judged_by_all_before_it(root: Path) -> None:
+    """A sealed node may not rewrite an effect's file unread, nor one that an effect stands
+    in front of."""
+    first = node("a", [], ["o"], tier=Tier.COMPENSABLE)
+    [found] = complaints(root, [first, node("b", ["o"], ["o"], after=["a"])])
+    assert found.message == "Nodes `a` and `b` both write `o`"
+    assert found.hint == (
+        "Let one of them write elsewhere; only nodes that read what they rewrite may share."
+    )
+    between = node("b", ["o"], ["o"], after=["a"], tier=Tier.COMPENSABLE)
+    last = node("c", ["o"], ["o"], after=["b"])
+    for tier in Tier:
+        nodes = [replace(first, tier=tier), between, last]
+        assert messages(complaints(root, nodes)) == ["Nodes `a` and `c` both write `o`"]
+    reading = node("a", ["src/a.c"], ["src/a.c"])
+    compiled(
+        root,
+        [
+            reading,
+            node("b", ["src/a.c"], ["src/*.c"], after=["a"], tier=Tier.IRREVERSIBLE),
+            node("c", ["src/*.c"], ["src/*.c"], after=["b"], tier=Tier.IRREVERSIBLE),
+        ],
+    )
 
 
 def test_what_is_excluded_from_writes_does_not_overlap(root: Path) -> None:
@@ -738,6 +786,7 @@ random_plans = st.lists(
         st.sets(st.sampled_from(PLACES), max_size=2),
         st.sets(st.sampled_from(PLACES), max_size=1),
         st.sets(st.integers(0, 5), max_size=2),
+        st.sampled_from((Tier.SEALED, Tier.SEALED, Tier.IRREVERSIBLE)),
     ),
     min_size=1,
     max_size=6,
@@ -756,17 +805,23 @@ def reachable(edges: set[tuple[int, int]], first: int, last: int) -> bool:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(random_plans)
 def test_edges_agree_with_the_rules_as_they_are_written(
-    tmp_path: Path, drawn: list[tuple[set[str], set[str], set[int]]]
+    tmp_path: Path, drawn: list[tuple[set[str], set[str], set[int], Tier]]
 ) -> None:
     """Explicit edges, inferred ones, dropped ones, overlaps and cycles, by brute force."""
     for place in PLACES:
         (tmp_path / place).touch()
     count = len(drawn)
     nodes = [
-        node(f"n{i}", sorted(reads), sorted(writes), [f"n{j}" for j in sorted(after) if j < count])
-        for i, (reads, writes, after) in enumerate(drawn)
+        node(
+            f"n{i}",
+            sorted(reads),
+            sorted(writes),
+            [f"n{j}" for j in sorted(after) if j < count],
+            tier=tier,
+        )
+        for i, (reads, writes, after, tier) in enumerate(drawn)
     ]
-    explicit = {(j, i) for i, (_, _, after) in enumerate(drawn) for j in after if j < count}
+    explicit = {(j, i) for i, (_, _, after, _) in enumerate(drawn) for j in after if j < count}
     found: list[str] = []
     plan: Plan | None = None
     try:
@@ -779,10 +834,12 @@ def test_edges_agree_with_the_rules_as_they_are_written(
     quarrel = inferred = False
     edges = set(explicit)
     for a, b in itertools.permutations(range(count), 2):
-        (reads_a, writes_a, _), (reads_b, writes_b, _) = drawn[a], drawn[b]
+        (reads_a, writes_a, _, tier_a), (reads_b, writes_b, _, tier_b) = drawn[a], drawn[b]
         shared = writes_a & writes_b
         is_ordered = reachable(explicit, a, b) or reachable(explicit, b, a)
-        if shared and not (is_ordered and shared <= reads_a and shared <= reads_b):
+        later = tier_b if reachable(explicit, a, b) else tier_a
+        may_share = (shared <= reads_a and shared <= reads_b) or later is not Tier.SEALED
+        if shared and not (is_ordered and may_share):
             quarrel = True
         overlapping = writes_a & reads_b
         both_rewrite = overlapping and shared

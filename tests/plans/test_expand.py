@@ -19,7 +19,7 @@ from plan_files import (
 from assay.plans.diagnostics import PlanError
 from assay.plans.generations import expand_template
 from assay.plans.load import Loaded
-from assay.plans.model import Kind, Plain, Plan, RelPath, ValueRef
+from assay.plans.model import Kind, Plain, Plan, RelPath, Script, Tier, ValueRef
 
 
 def names_of(loaded: Loaded) -> list[str]:
@@ -318,6 +318,31 @@ def test_a_template_expands_into_a_generation(tmp_path: Path) -> None:
     assert first.env == (("E", Plain("1")), ("V", ValueRef("conf")))  # type: ignore[arg-type]
     assert followed(grown, "cc[gen/a.c]") == ["gen", "conf"]
     assert followed(grown, "link")[0] == "cc"
+
+
+def test_a_template_has_the_tier_of_its_instances(tmp_path: Path) -> None:
+    """A selection is judged before there are any; what each needs is its own."""
+    text = """\
+[nodes.gen]
+run = "x"
+writes = ["gen/"]
+[nodes.send]
+foreach = "gen/*"
+run = ["send", "{{each}}"]
+tier = "compensable"
+idempotency_key = "{{each.name}}"
+undo = "unsend '{{each}}'"
+"""
+    plan = load_text(tmp_path, text).plan
+    template = plan.nodes[1]
+    assert (template.tier, template.idempotency_key, template.undo) == (
+        Tier.COMPENSABLE,
+        None,
+        None,
+    )
+    send = expand_template(plan, 1, [RelPath("gen/a")]).nodes[2]
+    assert (send.tier, send.idempotency_key) == (Tier.COMPENSABLE, "a")
+    assert send.undo == Script("unsend 'gen/a'", ("/bin/sh", "-ec"))
 
 
 def test_a_template_may_find_nothing(tmp_path: Path) -> None:

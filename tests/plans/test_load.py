@@ -10,7 +10,7 @@ from plan_files import command_of, lines_of, load_text, node_named, refuse_text,
 
 from assay.plans.diagnostics import PlanError
 from assay.plans.load import LoadRequest, load_plan
-from assay.plans.model import Plain, Resource, ResourceScope, Secret, ValueRef
+from assay.plans.model import Origin, Plain, Resource, ResourceScope, Secret, ValueRef
 
 HELLO = '[nodes.hello]\nrun = "echo hello"\n'
 
@@ -89,6 +89,67 @@ def test_standard_input_is_json_relative_to_the_current_folder(tmp_path: Path) -
     assert (loaded.plan.file, loaded.files, loaded.sources) == ("-", (), {"-": text})
     assert loaded.plan.name == tmp_path.name
     assert node_named(loaded, "hello").origin.file == "-"
+
+
+NAMELESS = (
+    "-:1:1: The plan on standard input has no `name`, but node `{}` is {} "
+    '(Add "name": "…", by which the next run finds out what this one did.)'
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "name", "tier"),
+    [
+        ('{"a": {"run": "x"}, "b": {"run": "y", "tier": "irreversible"}}', "b", "irreversible"),
+        ('{"b": {"run": "y", "tier": "compensable"}}', "b", "compensable"),
+        (
+            '{"b": {"run": "y", "tier": "compensable", "matrix": {"m": [1]}}}',
+            "b[m=1]",
+            "compensable",
+        ),
+        (
+            '{"a": {"run": "x", "writes": ["gen/"]}, "b": {"run": "y {{each}}", '
+            '"tier": "irreversible", "foreach": "gen/*"}}',
+            "b",
+            "irreversible",
+        ),
+    ],
+)
+def test_effects_from_standard_input_need_the_plans_name(
+    tmp_path: Path, nodes: str, name: str, tier: str
+) -> None:
+    """The next run of a plan has to know what this one achieved; a file has a path for that."""
+
+    def load(text: str) -> None:
+        load_plan(LoadRequest("-", cwd=str(tmp_path), stdin=text))
+
+    with pytest.raises(PlanError) as raised:
+        load(f'{{"nodes": {nodes}}}')
+    assert lines_of(raised.value.diagnostics, raised.value.sources) == [NAMELESS.format(name, tier)]
+    [note] = raised.value.diagnostics[0].notes
+    assert (note.text, note.origin) == (f"`{name}` is declared here", Origin("-", ("nodes", "b")))
+    load(f'{{"name": "p", "nodes": {nodes}}}')
+    load_text(tmp_path, f'{{"nodes": {nodes}}}', "plan.json")
+
+
+def test_a_misspelt_name_explains_that_there_is_none(tmp_path: Path) -> None:
+    """It is not told twice."""
+    text = '{"nmae": "p", "nodes": {"a": {"run": "x", "tier": "irreversible"}}}'
+    with pytest.raises(PlanError) as raised:
+        load_plan(LoadRequest("-", cwd=str(tmp_path), stdin=text))
+    assert lines_of(raised.value.diagnostics, raised.value.sources) == [
+        "-:1:2: Unknown key `nmae` (Did you mean `name`?)"
+    ]
+
+
+def test_effects_in_an_included_file_need_the_plans_name_too(tmp_path: Path) -> None:
+    """Whoever declares them, they are part of the plan that comes down the pipe."""
+    write_file(tmp_path, "w.toml", '[nodes.b]\nrun = "x"\ntier = "irreversible"\n')
+    with pytest.raises(PlanError) as raised:
+        load_plan(LoadRequest("-", cwd=str(tmp_path), stdin='{"include": {"w": "w.toml"}}'))
+    assert lines_of(raised.value.diagnostics, raised.value.sources) == [
+        NAMELESS.format("w:b", "irreversible")
+    ]
 
 
 def test_standard_input_may_be_no_plan(tmp_path: Path) -> None:
@@ -301,11 +362,8 @@ def test_every_wrong_tier_is_refused(tmp_path: Path) -> None:
         'run = "x"\ndetach = true',
         'run = "x"\napproval = true',
         'run = "x"\nrequires = ["network"]',
-        'run = "x"\nundo = "y"',
-        'run = "x"\nidempotency_key = "k"',
         'run = "x"\non_conflict = "rebase"',
         'run = "x"\nmerge = "m"',
-        'run = "x"\ntier = "compensable"',
         'run = "x"\nboundary = "enforced"',
     ],
 )

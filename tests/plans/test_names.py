@@ -44,6 +44,13 @@ def test_a_name_means_all_its_instances() -> None:
     assert found("test") == ["test[py=3.11]", "test[py=3.12]"]
 
 
+def test_a_name_is_told_from_a_pattern() -> None:
+    """What `find_exact` does not find was not named, whatever a pattern matches."""
+    exact = ["*odd*", "test", "cc[src/main.c]", "lint[gen/a]"]
+    assert all(NAMES.find_exact(text) == NAMES.find(text) != () for text in exact)
+    assert [NAMES.find_exact(text) for text in ("test*", "cc[*]", "nope")] == [(), (), ()]
+
+
 def test_brackets_in_patterns_are_themselves() -> None:
     """`*` and `?` are the wildcards; brackets belong to the names of instances."""
     assert found("cc[*]") == ["cc[src/main.c]", "cc[src/a:b.c]"]

@@ -16,6 +16,7 @@ from assay.plans.model import (
     ResultKind,
     Retry,
     Script,
+    Tier,
     Tool,
     When,
 )
@@ -240,6 +241,205 @@ def test_two_commands_are_one_too_many(tmp_path: Path) -> None:
         "(A node has one of `run`, `wait` and `plan`.)",
         "plan.toml:3:8: `wait` of node `a` is not available yet",
     ]
+
+
+# Tiers
+
+
+def test_a_compensable_node_has_its_undo(tmp_path: Path) -> None:
+    """A command like `run`: a string is a script for the file's shell, templates work in both."""
+    text = """\
+shell = ["bash", "-c"]
+[params]
+db = "shop"
+[nodes.a]
+run = "up"
+undo = "down {{params.db}}"
+tier = "compensable"
+[nodes.b]
+run = "up"
+undo = ["./down", "{{matrix.n}} $HOME"]
+tier = "compensable"
+idempotency_key = "k"
+matrix = { n = [1] }
+"""
+    a, b = load_text(tmp_path, text).plan.nodes
+    assert (a.tier, a.undo) == (Tier.COMPENSABLE, Script("down shop", ("bash", "-c")))
+    assert (b.tier, b.undo) == (Tier.COMPENSABLE, Argv(("./down", "1 $HOME")))
+    assert (a.idempotency_key, b.idempotency_key) == (None, "k")
+
+
+def test_an_idempotency_key_is_rendered(tmp_path: Path) -> None:
+    """Each instance of a `foreach` has its own."""
+    for name in "xy":
+        write_file(tmp_path, f"in/{name}.pdf")
+    text = """\
+[params]
+month = "May"
+[nodes.send]
+foreach = "in/*"
+run = ["send", "{{each}}"]
+tier = "irreversible"
+idempotency_key = "{{params.month}}-{{each.stem}}"
+"""
+    nodes = load_text(tmp_path, text).plan.nodes
+    assert [node.tier for node in nodes] == [Tier.IRREVERSIBLE] * 2
+    assert [node.idempotency_key for node in nodes] == ["May-x", "May-y"]
+
+
+TIERS = '[nodes.a]\nrun = "x"\ntier = "{}"\n{}\n'
+NO_RETRY = (
+    "plan.toml:4:1: Node `a` has `retry`, but is irreversible (Name the `exit_codes` after which "
+    "nothing has happened, or give the node an `idempotency_key` that makes a repeat safe.)"
+)
+
+
+@pytest.mark.parametrize(
+    ("tier", "line", "complaint"),
+    [
+        ("irreversible", "retry = { attempts = 2 }", NO_RETRY),
+        ("irreversible", "retry = { attempts = 3, exit_codes = [] }", NO_RETRY),
+        (
+            "sealed",
+            'undo = "y"',
+            "plan.toml:4:1: Node `a` has `undo`, but is sealed "
+            '(Only what can be rolled back is undone: tier = "compensable".)',
+        ),
+        (
+            "irreversible",
+            'undo = "y"',
+            "plan.toml:4:1: Node `a` has `undo`, but is irreversible "
+            '(Only what can be rolled back is undone: tier = "compensable".)',
+        ),
+        (
+            "sealed",
+            'idempotency_key = "k"',
+            "plan.toml:4:1: Node `a` has an `idempotency_key`, but is sealed (A sealed node may "
+            'always be repeated; the key is for tier = "irreversible".)',
+        ),
+        (
+            "compensable",
+            "cache = true",
+            "plan.toml:4:1: Node `a` has `cache`, but is compensable "
+            "(Only results of sealed nodes are kept; take `cache` away.)",
+        ),
+        (
+            "irreversible",
+            'cache = { ttl = "1d" }',
+            "plan.toml:4:1: Node `a` has `cache`, but is irreversible "
+            "(Only results of sealed nodes are kept; take `cache` away.)",
+        ),
+        (
+            "irreversible",
+            'idempotency_key = " \\t"',
+            "plan.toml:4:19: `idempotency_key` of node `a` is empty",
+        ),
+        (
+            "irreversible",
+            'idempotency_key = "{{params.none}}"\n[params]\nnone = ""',
+            "plan.toml:4:19: `idempotency_key` of node `a` is empty",
+        ),
+        (
+            "irreversible",
+            'idempotency_key = "a\\nb"',
+            "plan.toml:4:19: `idempotency_key` of node `a` contains a control character",
+        ),
+        ("compensable", 'undo = " "', "plan.toml:4:8: `undo` of node `a` is empty"),
+        (
+            "compensable",
+            'undo = ["", "y"]',
+            "plan.toml:4:8: `undo` of node `a` names no program: its first element is empty",
+        ),
+        (
+            "compensable",
+            'undo = ["{{params.y}}"]',
+            "plan.toml:4:9: `undo[0]` of node `a` uses `{{params.y}}`, but `params` has no `y`",
+        ),
+    ],
+)
+def test_keys_at_odds_with_the_tier_are_errors(
+    tmp_path: Path, tier: str, line: str, complaint: str
+) -> None:
+    """What could repeat an effect by accident, or would never count, is told before a run."""
+    assert refuse_text(tmp_path, TIERS.format(tier, line)) == [complaint]
+
+
+@pytest.mark.parametrize(
+    ("tier", "line"),
+    [
+        ("irreversible", "retry = { attempts = 1 }"),
+        ("irreversible", 'retry = { backoff = "1s" }'),
+        ("irreversible", "retry = { attempts = 3, exit_codes = [75] }"),
+        ("irreversible", 'retry = { attempts = 3 }\nidempotency_key = "k"'),
+        ("compensable", "retry = { attempts = 3 }"),
+        ("sealed", "retry = { attempts = 3 }"),
+        ("sealed", "cache = false"),
+    ],
+)
+def test_a_retry_that_repeats_no_effect_by_accident_is_fine(
+    tmp_path: Path, tier: str, line: str
+) -> None:
+    """With a key, after exit codes that declare that nothing happened, or without an effect."""
+    load_text(tmp_path, TIERS.format(tier, line))
+
+
+def test_defaults_reach_the_tiers_they_are_for(tmp_path: Path) -> None:
+    """`retry`, `cache`, `undo` and `idempotency_key` pass by the nodes they mean nothing to."""
+    text = """\
+[defaults]
+retry = { attempts = 3 }
+cache = false
+undo = "u"
+idempotency_key = "k"
+timeout = "1m"
+[nodes.s]
+run = "x"
+[nodes.c]
+run = "x"
+tier = "compensable"
+[nodes.i]
+run = "x"
+tier = "irreversible"
+[nodes.j]
+run = "x"
+tier = "irreversible"
+retry = { attempts = 2 }
+"""
+    s, c, i, j = load_text(tmp_path, text).plan.nodes
+    assert [node.retry.attempts for node in (s, c, i, j)] == [3, 3, 1, 2]
+    assert [node.cache.enabled for node in (s, c, i)] == [False, None, None]
+    assert [node.undo is None for node in (s, c, i)] == [True, False, True]
+    assert [node.idempotency_key for node in (s, c, i)] == [None, "k", "k"]
+    assert {node.timeout_seconds for node in (s, c, i)} == {60.0}
+
+
+def test_a_default_tier_is_a_tier(tmp_path: Path) -> None:
+    """What stands beside it counts for the nodes that have it, and not for groups."""
+    text = """\
+[defaults]
+tier = "irreversible"
+retry = { attempts = 3 }
+[nodes.a]
+run = "x"
+[nodes.b]
+run = "x"
+tier = "sealed"
+[nodes.g]
+after = ["a"]
+"""
+    a, b, g = load_text(tmp_path, text).plan.nodes
+    assert (a.tier, a.retry.attempts) == (Tier.IRREVERSIBLE, 1)
+    assert (b.tier, b.retry.attempts) == (Tier.SEALED, 3)
+    assert g.tier is Tier.SEALED
+
+
+@pytest.mark.parametrize("place", ["a", "defaults"])
+def test_a_misspelt_tier_explains_what_is_at_odds_with_it(tmp_path: Path, place: str) -> None:
+    """What was meant for another tier is not told as well."""
+    text = '[nodes.a]\nrun = "x"\nundo = "y"\n'
+    text += ("" if place == "a" else "[defaults]\n") + 'tier = "compensible"\n'
+    [found] = refuse_text(tmp_path, text)
+    assert "`tier`" in found
 
 
 def test_durations_may_come_from_params(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from handmade import compiled, node, template
 
 from assay.plans.compile import append_nodes
 from assay.plans.diagnostics import PlanError
-from assay.plans.model import Node, When
+from assay.plans.model import Kind, Node, Plan, Tier, When
 from assay.plans.selection import select
 
 
@@ -115,3 +116,149 @@ def test_a_template_brings_its_instances(tmp_path: Path) -> None:
         compiled(tmp_path, nodes), 1, [node("cc[gen/a.c]", ["gen/a.c"], ["out/a.o"])]
     )
     assert select(plan, ["cc"], ()).indices == (0, 1, 2)
+
+
+# What is not sealed
+
+
+def chosen(
+    plan: Plan, targets: Sequence[str] = (), tags: Sequence[str] = ()
+) -> tuple[list[str], dict[str, str]]:
+    """The names selected, and those left out with what each needs."""
+    selection = select(plan, targets, tags)
+    assert set(selection.targets) <= set(selection.indices)
+    known = [str(node.name) for node in plan.nodes]
+    order = [known.index(name) for name, _ in selection.left_out]
+    assert order == sorted(set(order))
+    return [known[i] for i in selection.indices], {
+        str(name): str(needs) for name, needs in selection.left_out
+    }
+
+
+EFFECTS = [
+    node("build", tags=("ci",)),
+    node("publish", after=["build"], tier=Tier.IRREVERSIBLE, tags=("ci", "out")),
+    node("post[a]", after=["build"], tier=Tier.COMPENSABLE),
+    node("post[b]", after=["build"], tier=Tier.COMPENSABLE, tags=("out",)),
+    node("tell", after=["announce"], tags=("ci", "late")),
+    node("announce", after=["publish"], kind=Kind.GROUP, command=None),
+    node("lint", tags=("ci",)),
+]
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Plan:
+    return compiled(tmp_path, EFFECTS)
+
+
+@pytest.mark.parametrize(
+    ("target", "selected"),
+    [
+        ("publish", ["build", "publish"]),
+        ("post", ["build", "post[a]", "post[b]"]),
+        ("post[b]", ["build", "post[b]"]),
+        ("announce", ["build", "publish", "announce"]),
+        ("tell", ["build", "publish", "tell", "announce"]),
+    ],
+)
+def test_an_effect_is_selected_by_name(effects: Plan, target: str, selected: list[str]) -> None:
+    """Its own, that of all its instances, or of what needs it."""
+    assert chosen(effects, [target]) == (selected, {})
+
+
+@pytest.mark.parametrize("default", [None, ("p*", "l*")])
+def test_a_plain_run_selects_effects(tmp_path: Path, default: tuple[str, ...] | None) -> None:
+    """The whole plan, or its default, patterns in it and all."""
+    plan = compiled(tmp_path, EFFECTS, default=default)
+    selected, left_out = chosen(plan)
+    assert {"publish", "post[a]", "post[b]"} <= set(selected)
+    assert left_out == {}
+
+
+def test_neither_a_pattern_nor_a_tag_selects_an_effect(effects: Plan) -> None:
+    """It is left out, with what needs it, and the rest is selected."""
+    publish = {"publish": "publish", "tell": "publish"}
+    assert chosen(effects, (), ["ci"]) == (["build", "lint"], publish)
+    posts = {"post[a]": "post[a]", "post[b]": "post[b]"}
+    assert chosen(effects, ["*"]) == (
+        ["build", "lint"],
+        {**publish, **posts, "announce": "publish"},
+    )
+    assert chosen(effects, ["post[*]"]) == ([], posts)
+
+
+def test_only_effects_selected_is_no_error(effects: Plan) -> None:
+    """The selection is empty and says why; an unknown name beside it is one."""
+    assert chosen(effects, ["pub*"], ["late"]) == ([], {"publish": "publish", "tell": "publish"})
+    with pytest.raises(PlanError, match="There is no node `x`"):
+        select(effects, ["pub*", "x"], ())
+
+
+def test_an_effect_that_was_named_may_be_needed(effects: Plan) -> None:
+    """Beside its exact name patterns and tags select what needs it, and what a named node
+    needs."""
+    everything = ["build", "publish", "tell", "announce", "lint"]
+    assert chosen(effects, ["publish"], ["ci"]) == (everything, {})
+    assert chosen(effects, ["tell", "pub*", "lint"]) == (everything, {})
+    assert chosen(effects, ["post[a]", "*nnounce"]) == (
+        ["build", "post[a]"],
+        {"announce": "publish"},
+    )
+
+
+def test_the_nearest_effect_is_named(tmp_path: Path) -> None:
+    """What is left out is told with the effect that it comes right behind."""
+    nodes = [
+        node("a", tier=Tier.COMPENSABLE),
+        node("b", after=["a"]),
+        node("c", after=["b"], tier=Tier.IRREVERSIBLE),
+        node("d", after=["c"]),
+    ]
+    assert chosen(compiled(tmp_path, nodes), ["*"]) == (
+        [],
+        {"a": "a", "b": "a", "c": "c", "d": "c"},
+    )
+    plan = compiled(tmp_path, nodes)
+    assert chosen(plan, ["b", "d*"]) == (["a", "b"], {"d": "c"})
+
+
+def test_a_name_with_the_letters_of_a_pattern_is_a_name(tmp_path: Path) -> None:
+    """An instance for a file called `*` can be named."""
+    nodes = [node("send[*]", tier=Tier.IRREVERSIBLE), node("send[a]", tier=Tier.IRREVERSIBLE)]
+    assert chosen(compiled(tmp_path, nodes), ["send[*]"]) == (["send[*]"], {})
+
+
+def test_a_template_of_effects_is_named_too(tmp_path: Path) -> None:
+    """By its name or that of an instance, before and after it has expanded; not by a pattern."""
+    nodes = [
+        node("gen", [], ["gen/"]),
+        replace(template("send", ["gen/*"]), tags=("t",), tier=Tier.IRREVERSIBLE),
+        node("log", after=["send"], tags=("t",)),
+    ]
+    plan = compiled(tmp_path, nodes)
+    assert chosen(plan, ["send"]) == (["gen", "send"], {})
+    assert chosen(plan, ["send[gen/a]"]) == (["gen", "send"], {})
+    assert chosen(plan, ["send[gen/*]"]) == ([], {"send": "send"})
+    assert chosen(plan, (), ["t"]) == ([], {"send": "send", "log": "send"})
+    grown = append_nodes(plan, 1, [node("send[gen/a]", ["gen/a"], tier=Tier.IRREVERSIBLE)])
+    assert chosen(grown, ["send"]) == (["gen", "send", "send[gen/a]"], {})
+    assert chosen(grown, ["send[gen/a]"]) == (["gen", "send[gen/a]"], {})
+    assert chosen(grown, ["s*"]) == ([], {"send": "send", "send[gen/a]": "send[gen/a]"})
+
+
+def test_a_handler_with_an_effect_joins_what_was_named(tmp_path: Path) -> None:
+    """And a plain run, but nothing that a pattern or a tag chose; nor do handlers behind it."""
+    nodes = [
+        node("up", tags=("t",)),
+        node("down", after=["up"], when=When.ALWAYS, tier=Tier.COMPENSABLE),
+        node("told", after=["down"], when=When.ALWAYS),
+        node("sweep", after=["up"], when=When.ALWAYS),
+    ]
+    plan = compiled(tmp_path, nodes)
+    everything = ["up", "down", "told", "sweep"]
+    assert chosen(plan) == (everything, {})
+    assert chosen(plan, ["up"]) == (everything, {})
+    assert chosen(plan, ["up"], ["t"]) == (everything, {})
+    left_out = {"down": "down", "told": "down"}
+    assert chosen(plan, ["u*"]) == (["up", "sweep"], left_out)
+    assert chosen(plan, (), ["t"]) == (["up", "sweep"], left_out)

@@ -1,0 +1,75 @@
+"""`assay rewind`: takes back what compensable nodes of a run did after a node had settled."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from assay.cli.call import Call
+from assay.cli.caller import describe_me
+from assay.cli.errors import ExitCode, HostError, UsageError
+from assay.cli.history import reading_store
+from assay.cli.render.text import one_line
+from assay.engine.cancelling import end_if_dead
+from assay.engine.clock import SystemClock
+from assay.engine.compensation import Compensated
+from assay.engine.effects import EffectRow
+from assay.engine.environment import CallerEnvironment
+from assay.engine.resumption import OwnerLives
+from assay.engine.rewinding import rewind
+from assay.engine.rolling_back import describe_changes
+from assay.engine.store import Store
+from assay.plans.model import NodeName
+
+
+def perform(call: Call) -> int:
+    values, _, err = call
+    to = values.text("to")
+    if not to:
+        raise UsageError(
+            "`assay rewind` needs the node to go back to",
+            hint="`assay rewind RUN --to NODE`; `assay show RUN` lists its nodes",
+        )
+    with reading_store() as asked:
+        row, root = asked.runs.find(values.words[0]), asked.root
+    clock = SystemClock()
+    store = Store.open_for_run(root, now=time.time)
+
+    def tell(effect: EffectRow, done: Compensated) -> None:
+        for text in describe_changes(effect, done) or ["rolled back"]:
+            err.write(f"`{one_line(effect.node)}`: {one_line(text)}\n")
+
+    try:
+        if not store.recorded:
+            raise HostError(
+                f"The store of `{root}` cannot be written", hint="; ".join(store.notices)
+            )
+        store.expect_effects()
+        for text in end_if_dead(store, row, clock):
+            err.write(f"{one_line(text)}\n")
+        row = store.runs.get(row.id)
+        if row.settled_at is None:
+            raise OwnerLives(row)
+        rewound = rewind(
+            store,
+            row,
+            NodeName(to),
+            leave_effects=values.flag("leave_effects"),
+            caller=CallerEnvironment(dict(os.environ)),
+            by=describe_me(),
+            clock=clock,
+            tell=tell,
+        )
+    finally:
+        store.close()
+    for effect in rewound.left:
+        err.write(f"`{one_line(effect.node)}`: left as it is\n")
+    if rewound.problem is not None:
+        err.write(
+            f"error: run {row.id} is not rewound wholly: {one_line(rewound.problem)}\n"
+            f"\nhint: once that is mended, `assay rewind {row.id} --to {to}` goes on\n"
+        )
+        return ExitCode.NODE_FAILED
+    err.write(f"run {row.id} is as it was after `{one_line(to)}`\n")
+    err.write(f"`assay resume {row.id}` goes on from there\n")
+    return ExitCode.DONE

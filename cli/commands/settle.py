@@ -1,0 +1,100 @@
+"""`assay settle`: an operator says whether an effect happened."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from assay.cli.call import Call
+from assay.cli.caller import describe_me
+from assay.cli.errors import ExitCode, HostError, UsageError
+from assay.cli.history import reading_store
+from assay.cli.options import Values
+from assay.cli.render.text import one_line
+from assay.engine.cancelling import end_if_dead
+from assay.engine.clock import SystemClock
+from assay.engine.runs import RunRow
+from assay.engine.settling import find_effect, settle_effect
+from assay.engine.store import Store
+from assay.plans.canonical import canonical_json
+from assay.plans.model import Digest, Node
+from assay.plans.stored import DamagedPlan, plan_from_bytes
+
+
+def perform(call: Call) -> int:
+    values = call.values
+    if len(values.words) != 2:
+        raise UsageError(
+            "`assay settle` needs a run and a node",
+            hint="`assay settle RUN NODE --done` or `--not-done`",
+        )
+    done = values.flag("done")
+    if done == values.flag("not_done"):
+        raise UsageError("Say either `--done` or `--not-done`")
+    name = values.words[1]
+    with reading_store() as asked:
+        run, root = asked.runs.find(values.words[0]), asked.root
+    clock = SystemClock()
+    store = Store.open_for_run(root, now=time.time)
+    try:
+        if not store.recorded:
+            raise HostError(
+                f"The store of `{root}` cannot be written", hint="; ".join(store.notices)
+            )
+        for text in end_if_dead(store, run, clock):
+            call.err.write(f"{one_line(text)}\n")
+        effect = find_effect(store, run, name)
+        node = _find_node(store, run, name)
+        settle_effect(
+            store,
+            effect,
+            node,
+            done=done,
+            value=_read_value(values, node, name, done=done),
+            by=describe_me(),
+            clock=clock,
+        )
+    finally:
+        store.close()
+    what = "counts as done" if done else "counts as not done: it will be performed"
+    call.err.write(
+        f"`{one_line(name)}` of run {run.id} {what}\n"
+        f"`assay resume {run.id}` goes on with that run, `assay run` begins a new one\n"
+    )
+    return ExitCode.DONE
+
+
+def _find_node(store: Store, run: RunRow, name: str) -> Node | None:
+    stored = store.runs.load_plan(run.plan_digest)
+    if stored is None:
+        return None
+    try:
+        plan = plan_from_bytes(stored, Digest(run.plan_digest))
+    except DamagedPlan:
+        return None
+    return next((node for node in plan.nodes if node.name == name), None)
+
+
+def _read_value(values: Values, node: Node | None, name: str, *, done: bool) -> str | None:
+    """The node's result as canonical JSON."""
+    text = values.text("value")
+    declares = node is not None and node.result is not None
+    if not text:
+        if done and declares:
+            raise UsageError(
+                f"`{name}` has a result, which others may read: say what it is",
+                hint=f"`--value JSON`, for a text `--value '\"1.2.3\"'`; the log of the attempt,"
+                f" `assay log {name}`, may tell",
+            )
+        return None
+    if not done:
+        raise UsageError("`--value` says what was done, so it goes with `--done`")
+    if node is not None and not declares:
+        raise UsageError(f"`{name}` has no result: its plan declares none")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"`--value` must be JSON: {error}", hint="A text stands in quotes: `'\"1.2.3\"'`"
+        ) from None
+    return canonical_json(value).decode()

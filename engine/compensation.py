@@ -1,0 +1,208 @@
+"""Taking back what a compensable attempt did: its files as they were, then its `undo`.
+
+Runs on a worker thread, or in a process that goes on after a crash; writes no records. A
+compensation that is killed anywhere is done again: files that are as they were are not
+touched, and `undo` may run more than once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from signal import Signals
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from assay.engine import lock_files, preimages, temporary
+from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs
+from assay.engine.columns import from_json, to_json
+from assay.engine.effects import EffectRow
+from assay.engine.environment import AMBIENT, CallerEnvironment
+from assay.engine.filesystem import FilesystemError
+from assay.engine.measuring import Measurer
+from assay.engine.preimages import DamagedPreimage, RolledBack
+from assay.engine.process import CannotStart, Processes, Spawn
+from assay.engine.states import AttemptId, EffectState
+from assay.plans.model import Argv, Node, Script, Secret
+
+if TYPE_CHECKING:
+    from assay.engine.store import Store
+    from assay.plans.canonical import JsonValue
+
+UNDO_SUFFIX: Final = ".undo"
+"""What an attempt's id is followed by in the `ASSAY_ATTEMPT` of its undo."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compensated:
+    """What came of it. `problem` is one clause, None when everything is as it was; `state` is
+    that of the effect from now on."""
+
+    state: EffectState
+    files: RolledBack
+    undo: str | None = None
+    """How the undo command ended, None when none ran."""
+    problem: str | None = None
+
+
+def describe_undo(
+    node: Node, caller: CallerEnvironment, values: Mapping[str, JsonValue]
+) -> str | None:
+    """All that is needed to run the node's undo later, as JSON; None: it has none. Secrets are
+    kept by name and taken from whoever runs it."""
+    match node.undo:
+        case None:
+            return None
+        case Argv():
+            argv = node.undo.argv
+        case Script():
+            argv = (*node.undo.shell, node.undo.script)
+        case _:
+            assert_never(node.undo)
+    secrets = {name: value.name for name, value in node.env if isinstance(value, Secret)}
+    child = caller.for_child(node, values, dict.fromkeys(secrets, ""))
+    own = {name for name, _ in node.env}
+    env = {
+        name: value
+        for name, value in child.items()
+        if name not in secrets and (name in own or name not in AMBIENT)
+    }
+    return to_json(
+        {
+            "argv": argv,
+            "workdir": node.workdir,
+            "env": env,
+            "secrets": secrets,
+            "timeout": node.timeout_seconds,
+            "grace": node.grace_seconds,
+        }
+    )
+
+
+def compensate(
+    row: EffectRow,
+    *,
+    store: Store,
+    measurer: Measurer,
+    blobs: Blobs,
+    processes: Processes,
+    caller: CallerEnvironment,
+) -> Compensated:
+    """Takes the effect back, as far as that has not been done yet. Blocks; raises nothing for
+    anything a command or a disk can do."""
+    files = RolledBack()
+    if row.state is not EffectState.COMPENSATING:
+        done = roll_back_files(row, store=store, measurer=measurer, blobs=blobs)
+        if done.state is not EffectState.COMPENSATING:
+            return done
+        files = done.files
+    assert row.undo is not None
+    try:
+        problem = _run_undo(row.attempt, from_json(row.undo), store, processes, caller)
+    except OSError as error:
+        problem = f"cannot be started: {error.strerror}"
+    if problem is None:
+        return Compensated(EffectState.ROLLED_BACK, files, "ended well")
+    return Compensated(EffectState.COMPENSATING, files, problem, f"its `undo` {problem}")
+
+
+def roll_back_files(
+    row: EffectRow, *, store: Store, measurer: Measurer, blobs: Blobs
+) -> Compensated:
+    """The first half: COMPENSATING when the undo is to follow. Where no pre-image was kept the
+    command never started, unless it is recorded as done."""
+    was_done = row.state in (EffectState.SUCCEEDED, EffectState.ROLLING_BACK)
+    try:
+        preimage = preimages.load(preimages.path_of(store.preimages, row.attempt))
+        if preimage is None:
+            if was_done:
+                return _failed("how its files were before is not kept any more")
+            return Compensated(EffectState.NOTHING, RolledBack())
+        files = preimages.roll_back(
+            preimage,
+            dict(row.outputs),
+            measurer=measurer,
+            blobs=blobs,
+            staging=f"{store.tmp}/{row.attempt}.stage",
+            trash=f"{store.trash}/{row.attempt}",
+        )
+    except (DamagedPreimage, BlobMissing, BlobCorrupt) as error:
+        return _failed(f"its files cannot be put back: {error}")
+    except FilesystemError as error:
+        # Once the host allows it, whoever comes next completes it.
+        problem = f"its files cannot be put back yet: {error}"
+        return Compensated(EffectState.ROLLING_BACK, RolledBack(), None, problem)
+    if row.undo is None:
+        return Compensated(EffectState.ROLLED_BACK, files)
+    return Compensated(EffectState.COMPENSATING, files)
+
+
+def _failed(problem: str) -> Compensated:
+    return Compensated(EffectState.UNKNOWN, RolledBack(), None, problem)
+
+
+def _run_undo(
+    attempt: AttemptId,
+    spec: dict[str, Any],
+    store: Store,
+    processes: Processes,
+    caller: CallerEnvironment,
+) -> str | None:
+    """Why it did not end well, as a clause; None when it did."""
+    secrets: dict[str, str] = {}
+    for name, source in spec["secrets"].items():
+        value = caller.variables.get(source)
+        if value is None:
+            return f"needs the secret `{source}`, which is not set in the environment"
+        secrets[name] = value
+    itself = AttemptId(f"{attempt}{UNDO_SUFFIX}")
+    if lock_files.is_held(f"{store.tmp}/{itself}.lease"):
+        return "still runs, though the assay that started it is gone"
+    folder = f"{store.tmp}/assay-{itself}"
+    temporary.remove(folder)
+    temporary.make(folder)
+    run, _, _ = attempt.partition("-")
+    ambient = {name: caller.variables[name] for name in AMBIENT if name in caller.variables}
+    env = {**ambient, **spec["env"], **secrets}
+    env["TMPDIR"] = temporary.tmpdir_of(folder)
+    env["ASSAY_RUN"] = run
+    env["ASSAY_ATTEMPT"] = itself
+    spawn = Spawn(
+        attempt=itself,
+        argv=tuple(spec["argv"]),
+        cwd=store.root if spec["workdir"] == "." else f"{store.root}/{spec['workdir']}",
+        env=env,
+        log=f"{store.logs}/{attempt}.log",
+        lease=f"{store.tmp}/{itself}.lease",
+        masks=tuple(secret.encode("utf-8", "surrogateescape") for secret in secrets.values()),
+    )
+    timers = _limit(spec, processes, itself)
+    try:
+        ended = processes.execute(spawn, lambda pid: None)
+    except CannotStart as error:
+        return f"could not be started: {error}"
+    finally:
+        for timer in timers:
+            timer.cancel()
+        temporary.remove(folder)
+    if ended.signal is not None:
+        return f"was ended by {Signals(ended.signal).name}"
+    if ended.exit_code:
+        return f"ended with exit code {ended.exit_code}"
+    return None
+
+
+def _limit(
+    spec: dict[str, Any], processes: Processes, attempt: AttemptId
+) -> tuple[threading.Timer, ...]:
+    """The node's own timeout holds for its undo too."""
+    seconds = spec["timeout"]
+    if seconds is None:
+        return ()
+    grace = spec["grace"]
+    ask = threading.Timer(seconds, lambda: processes.terminate(attempt, ask_seconds=grace))
+    end = threading.Timer(seconds + grace, lambda: processes.kill(attempt))
+    for timer in (ask, end):
+        timer.daemon = True
+        timer.start()
+    return ask, end

@@ -1,0 +1,273 @@
+"""Effects: what attempts of nodes that are not sealed did to the world, one row an attempt.
+
+A row is on disk before the command starts and outlives cache, results and collections: it is
+what keeps an effect from happening twice. Knows rows and their seals; not what follows from
+them (`intentions`).
+
+An effect is open until a run that completed had selected all that its own run had selected;
+until then the next run of the plan asks for it.
+"""
+
+# ruff: noqa: S608 - SQL is put together from constants of this module; values are bound.
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from blake3 import blake3
+
+from assay.engine.columns import from_column, from_json, to_column, to_json
+from assay.engine.states import (
+    ActionKey,
+    AttemptEnd,
+    AttemptId,
+    EffectState,
+    RunId,
+    State,
+)
+from assay.plans.model import NodeName, RelPath, Tier
+
+if TYPE_CHECKING:
+    from assay.engine.database import Database, Row
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRow:
+    attempt: AttemptId
+    run: RunId
+    node: NodeName
+    plan_file: str
+    tier: Tier
+    state: EffectState
+    number: int
+    """That of the attempt."""
+    action_key: ActionKey
+    """Digest of run, plan, node and plan key: it names this effect of this run alone."""
+    content_key: ActionKey
+    """As a sealed node's key: what intentions compare."""
+    recipe: str
+    """JSON text of everything the content key was made of."""
+    idempotency_key: str | None
+    undo: str | None
+    """The command that compensates it, as `compensation` writes it; None: it has none."""
+    is_open: bool = True
+    begun_seq: int = 0
+    """Position of the journal record that tells of its begin."""
+    settled_seq: int | None = None
+    """Position of the record that tells of its state."""
+    end: AttemptEnd | None = None
+    """How the attempt ended; None while it runs, and once that no longer says anything of the
+    effect: an operator has spoken, or it was rewound."""
+    outputs: tuple[tuple[RelPath, State], ...] = ()
+    value: str | None = None
+    """The node's result as canonical JSON."""
+    accepts_any: bool = False
+    """An operator says that it is done, whatever the node reads by now."""
+    detail: str = ""
+    is_sound: bool = True
+    """False: the row is not what was written; nothing but its names is to be believed."""
+
+
+_COLUMNS: Final = (
+    "attempt, run, node, plan_file, is_open, begun_seq, settled_seq, state, data, seal"
+)
+_SELECT: Final = f"SELECT {_COLUMNS} FROM effects"
+_PUT: Final = f"INSERT OR REPLACE INTO effects ({_COLUMNS}) VALUES ({', '.join('?' * 10)})"
+
+_LOST: Final = "effects-lost"
+
+
+class Effects:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def put(self, row: EffectRow) -> None:
+        """Record an effect, or what is known of it by now."""
+        data = to_json(
+            {
+                "tier": row.tier.value,
+                "number": row.number,
+                "action_key": row.action_key,
+                "content_key": row.content_key,
+                "recipe": row.recipe,
+                "idempotency_key": row.idempotency_key,
+                "undo": row.undo,
+                "end": None if row.end is None else row.end.value,
+                "outputs": row.outputs,
+                "value": row.value,
+                "accepts_any": row.accepts_any,
+                "detail": row.detail,
+            }
+        )
+        sealed = (row.attempt, row.run, row.begun_seq, row.settled_seq, row.state.value, data)
+        self._database.execute(
+            _PUT,
+            (
+                row.attempt,
+                row.run,
+                to_column(row.node),
+                to_column(row.plan_file),
+                int(row.is_open),
+                row.begun_seq,
+                row.settled_seq,
+                row.state.value,
+                data,
+                _seal(sealed),
+            ),
+        )
+
+    def begin(self, row: EffectRow) -> None:
+        """Record an effect before its command starts. From now on it speaks for its node:
+        what earlier runs left open of that is closed."""
+        with self._database.atomically():
+            self._database.execute(
+                "UPDATE effects SET is_open = 0 WHERE plan_file = ? AND node = ? AND is_open = 1",
+                (to_column(row.plan_file), to_column(row.node)),
+            )
+            self.put(row)
+
+    def get(self, attempt: AttemptId) -> EffectRow | None:
+        row = self._database.query_one(f"{_SELECT} WHERE attempt = ?", (attempt,))
+        return None if row is None else _decode(row)
+
+    def of_run(self, run: RunId) -> list[EffectRow]:
+        """Every effect of the run, in the order they began."""
+        rows = self._database.query(
+            f"{_SELECT} WHERE attempt > ? AND attempt < ? ORDER BY begun_seq, attempt",
+            (f"{run}-", f"{run}."),
+        )
+        return [_decode(row) for row in rows]
+
+    def of_node(
+        self, plan_file: str, node: NodeName, run: RunId, since: int
+    ) -> tuple[EffectRow | None, EffectRow | None]:
+        """What speaks for the node in `run`: its own newest effect, and the newest of other
+        runs that is open or was settled after journal position `since`."""
+        rows = self._database.query(
+            f"{_SELECT} WHERE plan_file = ? AND node = ? AND (run = ? OR is_open = 1"
+            " OR settled_seq > ?) ORDER BY begun_seq DESC, attempt DESC",
+            (to_column(plan_file), to_column(node), run, since),
+        )
+        own = next((_decode(row) for row in rows if row[1] == run), None)
+        other = next((_decode(row) for row in rows if row[1] != run), None)
+        return own, other
+
+    def knows(self, plan_file: str, node: NodeName) -> bool:
+        """Whether any effect of the node is recorded, however old."""
+        return (
+            self._database.query_one(
+                "SELECT 1 FROM effects WHERE plan_file = ? AND node = ? LIMIT 1",
+                (to_column(plan_file), to_column(node)),
+            )
+            is not None
+        )
+
+    def has_open(self) -> bool:
+        """Whether a later run of any plan has to ask for an effect."""
+        return (
+            self._database.query_one("SELECT 1 FROM effects WHERE is_open = 1 LIMIT 1") is not None
+        )
+
+    def open_of(self, plan_file: str) -> list[EffectRow]:
+        """The open effects of a plan, in the order they began."""
+        rows = self._database.query(
+            f"{_SELECT} WHERE plan_file = ? AND is_open = 1 ORDER BY begun_seq, attempt",
+            (to_column(plan_file),),
+        )
+        return [_decode(row) for row in rows]
+
+    def kept(self) -> list[EffectRow]:
+        """Effects whose outputs or pre-images somebody may still ask for: the open ones."""
+        return [_decode(row) for row in self._database.query(f"{_SELECT} WHERE is_open = 1")]
+
+    def close(self, attempts: Iterable[AttemptId]) -> None:
+        """No later run asks for these any more."""
+        self._database.execute_many(
+            "UPDATE effects SET is_open = 0 WHERE attempt = ?", [(each,) for each in attempts]
+        )
+
+    def save_selection(self, run: RunId, names: Sequence[NodeName]) -> None:
+        """Keep which nodes the run had selected; again (a generation joined) replaces it."""
+        packed = zlib.compress(to_json(names).encode("ascii"), 1)
+        self._database.execute(
+            "INSERT OR REPLACE INTO selections (run, data) VALUES (?, ?)",
+            (run, blake3(packed).digest() + packed),
+        )
+
+    def selection_of(self, run: RunId) -> frozenset[NodeName] | None:
+        """The nodes the run had selected; None when that is not known."""
+        row = self._database.query_one("SELECT data FROM selections WHERE run = ?", (run,))
+        if row is None:
+            return None
+        data = bytes(row[0])
+        if blake3(data[32:]).digest() != data[:32]:
+            return None
+        return frozenset(map(NodeName, from_json(zlib.decompress(data[32:]).decode("ascii"))))
+
+    def mark_lost(self, where: str) -> None:
+        """Effects may have been recorded that can no longer be read; `where` is what is left
+        of them, in words."""
+        self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (_LOST, where))
+
+    def lost(self) -> str | None:
+        """What `mark_lost` was told."""
+        row = self._database.query_one("SELECT value FROM facts WHERE name = ?", (_LOST,))
+        return None if row is None else str(row[0])
+
+
+def settled(row: EffectRow, state: EffectState, seq: int, **more: Any) -> EffectRow:
+    """The row once journal position `seq` tells that the effect is in `state`."""
+    return replace(row, state=state, settled_seq=seq, **more)
+
+
+def _decode(row: Row) -> EffectRow:
+    attempt, run, node, plan_file, is_open, begun_seq, settled_seq, state, data, seal = row
+    names = (AttemptId(attempt), RunId(run), NodeName(from_column(node)), from_column(plan_file))
+    if _seal((attempt, run, begun_seq, settled_seq, state, data)) == seal:
+        try:
+            told = from_json(data)
+            return EffectRow(
+                *names,
+                tier=Tier(told["tier"]),
+                state=EffectState(state),
+                number=told["number"],
+                action_key=told["action_key"],
+                content_key=told["content_key"],
+                recipe=told["recipe"],
+                idempotency_key=told["idempotency_key"],
+                undo=told["undo"],
+                is_open=bool(is_open),
+                begun_seq=begun_seq,
+                settled_seq=settled_seq,
+                end=None if told["end"] is None else AttemptEnd(told["end"]),
+                outputs=tuple((RelPath(path), State(at)) for path, at in told["outputs"]),
+                value=told["value"],
+                accepts_any=told["accepts_any"],
+                detail=told["detail"],
+            )
+        except (ValueError, TypeError, KeyError):
+            pass  # As for a seal that does not fit.
+    nothing = ActionKey("")
+    return EffectRow(
+        *names,
+        tier=Tier.IRREVERSIBLE,
+        state=EffectState.UNKNOWN,
+        number=0,
+        action_key=nothing,
+        content_key=nothing,
+        recipe="{}",
+        idempotency_key=None,
+        undo=None,
+        is_open=bool(is_open),
+        begun_seq=begun_seq if isinstance(begun_seq, int) else 0,
+        detail="its record in the store is damaged",
+        is_sound=False,
+    )
+
+
+def _seal(values: tuple[Any, ...]) -> str:
+    """As for results: a digest over the columns as bound and as read back."""
+    return blake3(ascii(values).encode("ascii")).hexdigest(16)

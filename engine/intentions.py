@@ -1,0 +1,232 @@
+"""What is to become of a node that is not sealed, given what is known of its effects.
+
+Pure: every fact arrives as an argument. `judge` is asked when the node is ready, and again
+inside the transaction that records its intent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from assay.engine.effects import EffectRow
+from assay.engine.states import ActionKey, AttemptEnd, EffectState, RunId
+from assay.plans.model import Node, NodeName, Plan, Tier
+
+FAILURES: Final = frozenset(
+    {
+        AttemptEnd.EXITED,
+        AttemptEnd.SIGNALLED,
+        AttemptEnd.TIMED_OUT,
+        AttemptEnd.NOT_STARTED,
+        AttemptEnd.BROKE_BOUNDARY,
+    }
+)
+"""Ends that are the node's own: a resumed run does not try them again by itself."""
+
+AWAITED: Final = frozenset(
+    {
+        EffectState.INTENDED,
+        EffectState.SUCCEEDED,
+        EffectState.UNKNOWN,
+        EffectState.ROLLING_BACK,
+        EffectState.COMPENSATING,
+    }
+)
+"""States in which an open effect is more than history: something is, or may be, in the world."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The effect is there: its record settles the node."""
+
+    row: EffectRow
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rethrow:
+    """It failed in this run, which is a result like any other."""
+
+    row: EffectRow
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An operator must decide; `detail` says what is not known. `row` is the effect to be
+    settled, None when there is no record of any."""
+
+    detail: str
+    row: EffectRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """What an earlier run did is undone first, then it is judged again."""
+
+    row: EffectRow
+
+
+@dataclass(frozen=True, slots=True)
+class Perform:
+    """The command runs. `number`: it repeats that try, whose outcome nobody knows, under its
+    own number and key."""
+
+    reason: str
+    number: int | None = None
+    is_retry: bool = False
+    """This run has just tried it, and that did not stand."""
+
+
+Judgement = Done | Rethrow | Stop | RollBack | Perform
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of the effects of one node.
+
+    `own` is this run's newest effect, `other` the newest of another run that is open or was
+    achieved since this run was created (`created_seq`, a journal position). `lost` tells what
+    is left of effects that can no longer be read, when the node may be among them.
+    """
+
+    run: RunId
+    created_seq: int
+    own: EffectRow | None
+    other: EffectRow | None
+    lost: str | None
+    retry_failed: bool
+    is_under_way: bool = False
+    """Whether the attempt of `other` has not settled: its claims hold this node back."""
+
+
+def judge(
+    node: Node,
+    evidence: Evidence,
+    key_over: Callable[[EffectRow], ActionKey],
+    explain: Callable[[EffectRow], str],
+) -> Judgement:
+    """What is to become of `node`. `key_over` gives its content key now as an earlier effect
+    would see it, `explain` what differs from then in a few words."""
+    if evidence.own is not None:
+        return _judge_own(node, evidence.own, evidence.retry_failed)
+    if evidence.other is not None:
+        found = _judge_other(node, evidence.other, evidence, key_over, explain)
+        if found is not None:
+            return found
+    if evidence.lost is not None and _must_ask(node):
+        return Stop(
+            f"whether it was done before is not known: the record of effects is lost"
+            f" ({evidence.lost})",
+            None,
+        )
+    return Perform("has an effect")
+
+
+def plan_identity(plan: Plan) -> str:
+    """What makes two runs runs of the same plan, whatever is in it: its file's path within the
+    root, or its name for one that came by standard input."""
+    return plan.file if plan.file != "-" else f"- {plan.name}"
+
+
+def find_vanished(rows: list[EffectRow], has: Callable[[NodeName], bool]) -> list[EffectRow]:
+    """Open effects whose nodes the plan no longer has, the newest of each node."""
+    newest = {row.node: row for row in rows}
+    return [row for row in newest.values() if row.state in AWAITED and not has(row.node)]
+
+
+def describe(row: EffectRow) -> str:
+    """What is known of an effect, as a clause about its node."""
+    if not row.is_sound:
+        return f"its record in the store is damaged (run {row.run})"
+    match row.state:
+        case EffectState.SUCCEEDED:
+            return f"was done in run {row.run}"
+        case EffectState.UNKNOWN | EffectState.INTENDED:
+            how = row.detail or "began and never settled"
+            return f"{how} in run {row.run}, and nobody can know whether its effect happened"
+        case EffectState.ROLLING_BACK:
+            return f"is being rolled back since run {row.run}"
+        case EffectState.COMPENSATING:
+            return f"its `undo` has yet to end well since run {row.run}" + (
+                f": {row.detail}" if row.detail else ""
+            )
+        case EffectState.NOTHING:
+            return f"did nothing in run {row.run}"
+        case EffectState.ROLLED_BACK:
+            return f"was rolled back in run {row.run}"
+        case _:
+            assert_never(row.state)
+
+
+def _judge_own(node: Node, row: EffectRow, retry_failed: bool) -> Judgement:
+    failed = row.end in FAILURES
+    if not row.is_sound:
+        return Stop(describe(row), row)
+    match row.state:
+        case EffectState.SUCCEEDED:
+            return Done(row, "done earlier in this run")
+        case EffectState.ROLLING_BACK | EffectState.COMPENSATING:
+            if failed and not retry_failed:
+                return Rethrow(row)
+            return RollBack(row)
+        case EffectState.NOTHING | EffectState.ROLLED_BACK:
+            return Rethrow(row) if failed and not retry_failed else Perform(_AGAIN)
+        case EffectState.INTENDED | EffectState.UNKNOWN:
+            if failed and not retry_failed:
+                return Rethrow(row)
+            if _repeats_safely(node, row):
+                lost = row.end is None or row.end is AttemptEnd.LOST
+                return Perform("repeats it under its key", row.number if lost else None)
+            return Stop(describe(row), row)
+        case _:
+            assert_never(row.state)
+
+
+def _judge_other(
+    node: Node,
+    row: EffectRow,
+    evidence: Evidence,
+    key_over: Callable[[EffectRow], ActionKey],
+    explain: Callable[[EffectRow], str],
+) -> Judgement | None:
+    if not row.is_sound:
+        return Stop(describe(row), row)
+    match row.state:
+        case EffectState.SUCCEEDED:
+            if row.accepts_any or key_over(row) == row.content_key:
+                is_new = row.settled_seq is not None and row.settled_seq > evidence.created_seq
+                when = "meanwhile by" if is_new else "earlier in"
+                return Done(row, f"done {when} run {row.run}")
+            if not row.is_open:
+                return None  # a later run of the plan asks for it anew
+            if row.tier is Tier.COMPENSABLE:
+                return RollBack(row)
+            return Stop(f"{describe(row)} with other content: {explain(row)}", row)
+        case EffectState.ROLLING_BACK | EffectState.COMPENSATING:
+            return RollBack(row)
+        case EffectState.NOTHING | EffectState.ROLLED_BACK:
+            return None
+        case EffectState.INTENDED | EffectState.UNKNOWN:
+            if evidence.is_under_way:
+                return Perform("has an effect")
+            if _repeats_safely(node, row):
+                return Perform("repeats it under its key")
+            return Stop(describe(row), row) if row.is_open else None
+        case _:
+            assert_never(row.state)
+
+
+_AGAIN: Final = "has an effect that did not stand"
+
+
+def _must_ask(node: Node) -> bool:
+    return node.tier is Tier.IRREVERSIBLE and node.idempotency_key is None
+
+
+def _repeats_safely(node: Node, row: EffectRow) -> bool:
+    """Whether the world takes a repeat for the same effect: it is asked for under the same
+    key."""
+    key = node.idempotency_key
+    return node.tier is Tier.IRREVERSIBLE and key is not None and key == row.idempotency_key

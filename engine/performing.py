@@ -1,0 +1,368 @@
+"""Nodes that are not sealed, from ready to the end of their attempt: what was done before is
+looked up, what must be undone is undone, and each effect is recorded before it starts.
+
+Decides nothing itself: `intentions` judges, and is asked again inside the transaction that
+records the intent.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from signal import Signals
+from typing import assert_never, cast
+
+from assay.engine.admission import demand_of
+from assay.engine.attempt import Assignment, Executed, attempt_id
+from assay.engine.compensation import describe_undo
+from assay.engine.decision import Gathered, Serve
+from assay.engine.effects import EffectRow
+from assay.engine.intentions import (
+    Done,
+    Evidence,
+    Judgement,
+    Perform,
+    Rethrow,
+    RollBack,
+    Stop,
+    judge,
+)
+from assay.engine.journal import Fact
+from assay.engine.keys import (
+    Recipe,
+    content_key_over,
+    effect_key,
+    find_changes,
+    summarize,
+)
+from assay.engine.materialize import find_differences
+from assay.engine.measuring import Unmeasurable
+from assay.engine.restoring import Restoring
+from assay.engine.results import ResultRow
+from assay.engine.run_state import Queued, RunState
+from assay.engine.settlement import Settlement
+from assay.engine.states import (
+    ABSENT,
+    ActionKey,
+    AttemptEnd,
+    AttemptId,
+    EffectState,
+    NodeState,
+    Outcome,
+    RunId,
+    RunStatus,
+)
+from assay.engine.store import Store
+from assay.plans.model import Node, RelPath, Tier
+
+UNRECORDED = "was not started: where the store cannot be written its effect would not be recorded"
+
+
+class Performing:
+    """The effects of one run."""
+
+    def __init__(self, run: RunState, settlement: Settlement, restoring: Restoring) -> None:
+        self._run = run
+        self._settlement = settlement
+        self._restoring = restoring
+
+    def take_up(self, index: int, gathered: Gathered) -> None:
+        """The node is ready: settles, queues, or has something undone first."""
+        node = self._run.plan.nodes[index]
+        self._run.certifies = False
+        if not self._run.store.recorded:
+            self.refuse(index)
+            return
+        gathered = replace(gathered, key=self._key_of(index))
+        found = self._judge(index, gathered)
+        match found:
+            case Done():
+                self._settle_done(index, found, gathered)
+            case Rethrow():
+                row = found.row
+                self._settlement.settle(
+                    index,
+                    Outcome.FAILED,
+                    detail=f"failed earlier in this run: {row.detail or 'it did not end well'}",
+                    key=gathered.key,
+                )
+            case Stop():
+                self._stop(index, found, gathered)
+            case RollBack():
+                self._restoring.queue_roll_back(index, self._chain(index, found.row), gathered)
+            case Perform():
+                self._run.graph.move(index, NodeState.QUEUED)
+                self._run.queued[index] = Queued(
+                    gathered, found.reason, None, self._run.ledger.version, found
+                )
+                self._run.admission.enter(index, node.priority, demand_of(node))
+            case _:
+                assert_never(found)
+
+    def refuse(self, index: int) -> None:
+        """Where its effect cannot be recorded it is not started."""
+        self._run.store_failed = True
+        self._settlement.settle(index, Outcome.FAILED, detail=UNRECORDED)
+
+    def plan_effect(self, index: int, gathered: Gathered, number: int) -> EffectRow:
+        """What will be recorded before the attempt that is about to be planned."""
+        node = self._run.plan.nodes[index]
+        return EffectRow(
+            attempt=attempt_id(self._run.id, self._run.attempt_ordinal),
+            run=self._run.id,
+            node=node.name,
+            plan_file=self._run.plan_identity,
+            tier=node.tier,
+            state=EffectState.INTENDED,
+            number=number,
+            action_key=gathered.key,
+            content_key=gathered.content,
+            recipe=_text(gathered),
+            idempotency_key=node.idempotency_key,
+            undo=describe_undo(node, self._run.caller, gathered.values),
+        )
+
+    def find_moved_source(self, gathered: Gathered) -> RelPath | None:
+        """A source the node reads that is not as it was when the run began."""
+        produced = frozenset(gathered.reads.produced)
+        for path, state in gathered.reads.states.items():
+            if path in produced:
+                continue
+            try:
+                if self._run.measurer.state_of(path) != state:
+                    return path
+            except Unmeasurable:
+                return path
+        return None
+
+    def stop_over_source(self, index: int, path: RelPath) -> None:
+        """What it reads has changed since the run looked: it is not started over that."""
+        del self._run.queued[index]
+        self._settlement.settle(
+            index,
+            Outcome.AMBIGUOUS,
+            detail=f"`{path}` changed since the run began, and an effect is not started over"
+            " that: `assay run` observes afresh",
+        )
+
+    def still_stands(self, assignment: Assignment) -> bool:
+        """Whether what was judged when the node was queued is still so; inside the transaction
+        that records the intent."""
+        queued = self._run.queued[assignment.index]
+        if queued.version == self._run.ledger.version:
+            return True
+        judged = queued.judgement
+        assert isinstance(judged, Perform)
+        found = self._judge(assignment.index, assignment.gathered, is_retry=judged.is_retry)
+        return isinstance(found, Perform) and found.number == judged.number
+
+    def begin(self, assignment: Assignment, begun_seq: int) -> None:
+        """Records the intent; inside that transaction."""
+        assert assignment.effect is not None
+        assignment.effect = replace(assignment.effect, begun_seq=begun_seq)
+        self._run.store.effects.begin(assignment.effect)
+
+    def end(self, executed: Executed) -> EffectRow:
+        """What is known of the effect now that its attempt has ended."""
+        effect = executed.assignment.effect
+        assert effect is not None
+        state, detail = _judge_end(executed)
+        return replace(
+            effect,
+            state=state,
+            end=executed.end,
+            detail=detail,
+            outputs=executed.outputs,
+            value=executed.value,
+        )
+
+    def close_completed(self, status: RunStatus) -> None:
+        """A run that completed settles the intentions of all whose nodes it had selected."""
+        effects = self._run.store.effects
+        rows = effects.open_of(self._run.plan_identity)
+        if not rows or status is not RunStatus.COMPLETED:
+            return
+        mine = {self._run.plan.nodes[index].name for index in self._run.graph.selected}
+        closed: list[AttemptId] = []
+        for row in rows:
+            selected = effects.selection_of(row.run)
+            if selected is not None and selected <= mine:
+                closed.append(row.attempt)
+        if closed:
+            self._close(closed, "the run completed")
+
+    def start_over(self) -> None:
+        """`--new`: what earlier runs left open is asked for no more."""
+        rows = self._run.store.effects.open_of(self._run.plan_identity)
+        if rows:
+            self._close([row.attempt for row in rows], "asked to start over")
+
+    def _close(self, attempts: list[AttemptId], why: str) -> None:
+        self._run.ledger.note(
+            Fact.EFFECTS_CLOSED,
+            data={"why": why, "attempts": list(attempts)},
+            then=lambda _: self._run.store.effects.close(attempts),
+        )
+
+    def _key_of(self, index: int) -> ActionKey:
+        plan = self._run.plan
+        return effect_key(self._run.id, plan.base_digest, plan.nodes[index], plan.plan_keys[index])
+
+    def _judge(self, index: int, gathered: Gathered, *, is_retry: bool = False) -> Judgement:
+        node = self._run.plan.nodes[index]
+        evidence = find_evidence(
+            self._run.store,
+            self._run.plan_identity,
+            node,
+            self._run.id,
+            self._run.created_seq,
+            is_new=self._run.request.new,
+            retry_failed=self._run.retry_failed or is_retry,
+        )
+        return judge_with(node, gathered, evidence)
+
+    def _settle_done(self, index: int, done: Done, gathered: Gathered) -> None:
+        row = done.row
+        result = ResultRow(
+            address=row.action_key,
+            action_key=row.action_key,
+            node=row.node,
+            plan_file=self._run.plan.file,
+            run=row.run,
+            journal_seq=row.settled_seq or 0,
+            recorded_at=0.0,
+            outputs=row.outputs,
+            value=row.value,
+            recipe=row.recipe,
+            evidence={},
+            serves=False,
+            expires_at=None,
+            duration_seconds=0.0,
+            log=None,
+        )
+        now = [
+            item for item in row.outputs if not self._restoring.is_rewritten_later(index, item[0])
+        ]
+        serve = Serve(result, find_differences(now, self._run.measurer), done.how)
+        if serve.differences:
+            self._restoring.queue_restore(index, serve, gathered)
+        else:
+            self._settlement.serve(index, serve, gathered, restored=0)
+
+    def _stop(self, index: int, stop: Stop, gathered: Gathered) -> None:
+        """Nobody but a person can say how to go on: the effect in question is recorded, so that
+        `settle` finds it, and the node is ambiguous."""
+        node = self._run.plan.nodes[index]
+        asked = self._run.id if stop.row is None else stop.row.run
+        if stop.row is None:
+            self._run.attempt_ordinal += 1
+            number = self._run.tries.get(index, 0)
+            row = self.plan_effect(index, gathered, number)
+            row = replace(row, state=EffectState.UNKNOWN, detail=stop.detail)
+            self._run.ledger.write(lambda: self._run.store.effects.begin(row))
+        self._settlement.settle(
+            index, Outcome.AMBIGUOUS, detail=stop.detail, key=gathered.key, asks=asked
+        )
+        self._settlement.mark_uncommitted(index)
+        assert node.tier is not Tier.SEALED
+
+    def _chain(self, index: int, row: EffectRow) -> tuple[EffectRow, ...]:
+        """What is to be undone, in this order: what was done after `row` by nodes that follow
+        its node, the newest first, and `row` last."""
+        graph, nodes = self._run.graph, self._run.plan.nodes
+        followers = graph.followers(index)
+        names = {nodes[i].name for i in followers}
+        later = [
+            other
+            for other in self._run.store.effects.open_of(self._run.plan_identity)
+            if other.begun_seq > row.begun_seq
+            and other.attempt != row.attempt
+            and other.node in names
+            and other.tier is Tier.COMPENSABLE
+            and other.state
+            in (EffectState.SUCCEEDED, EffectState.ROLLING_BACK, EffectState.COMPENSATING)
+        ]
+        return (*reversed(later), row)
+
+
+def find_evidence(
+    store: Store,
+    identity: str,
+    node: Node,
+    run: RunId,
+    created_seq: int,
+    *,
+    is_new: bool,
+    retry_failed: bool,
+) -> Evidence:
+    """What the store knows of the node's effects; inside or outside a transaction."""
+    own, other = store.effects.of_node(identity, node.name, run, created_seq)
+    lost = None
+    if own is None and other is None and not is_new:
+        lost = store.effects.lost()
+        if lost is not None and store.effects.knows(identity, node.name):
+            lost = None
+    attempt = None
+    if other is not None and other.state is EffectState.INTENDED:
+        attempt = store.attempts.get(other.attempt)
+    return Evidence(
+        run=run,
+        created_seq=created_seq,
+        own=own,
+        other=other,
+        lost=lost,
+        retry_failed=retry_failed,
+        is_under_way=attempt is not None and attempt.end is None,
+    )
+
+
+def judge_with(node: Node, gathered: Gathered, evidence: Evidence) -> Judgement:
+    """What is to become of the node with what it consumes now."""
+    now = cast(Recipe, json.loads(_text(gathered)))
+
+    def key_over(row: EffectRow) -> ActionKey:
+        left = {**dict(row.outputs), **dict.fromkeys(node.removes, ABSENT)}
+        return content_key_over(now, cast(Recipe, json.loads(row.recipe)), left)
+
+    def explain(row: EffectRow) -> str:
+        return summarize(find_changes(cast(Recipe, json.loads(row.recipe)), now))
+
+    return judge(node, evidence, key_over, explain)
+
+
+def _judge_end(executed: Executed) -> tuple[EffectState, str]:
+    """The state of the effect and a clause on how the attempt ended."""
+    node = executed.assignment.node
+    detail = _describe_end(executed)
+    if executed.end is AttemptEnd.SUCCEEDED:
+        return EffectState.SUCCEEDED, ""
+    if executed.compensated is not None:
+        done = executed.compensated
+        return done.state, f"{detail}; {done.problem}" if done.problem else detail
+    if not executed.has_started or executed.end is AttemptEnd.NOT_STARTED:
+        return EffectState.NOTHING, detail
+    if executed.end is AttemptEnd.EXITED and executed.exit_code in node.retry.exit_codes:
+        return EffectState.NOTHING, detail
+    return EffectState.UNKNOWN, detail
+
+
+def _describe_end(executed: Executed) -> str:
+    match executed.end:
+        case AttemptEnd.SUCCEEDED:
+            return ""
+        case AttemptEnd.EXITED:
+            return f"ended with exit code {executed.exit_code}"
+        case AttemptEnd.SIGNALLED:
+            return f"was ended by {Signals(executed.signal or 0).name}"
+        case AttemptEnd.CANCELLED:
+            return "was cancelled"
+        case AttemptEnd.TIMED_OUT | AttemptEnd.NOT_STARTED | AttemptEnd.BROKE_BOUNDARY:
+            return executed.detail or executed.end.value
+        case AttemptEnd.LOST:
+            return "ran while its assay ended"
+        case _:
+            assert_never(executed.end)
+
+
+def _text(gathered: Gathered) -> str:
+    return gathered.recipe_json.decode("utf-8", "surrogateescape")

@@ -1,0 +1,257 @@
+"""Taking a run back to where one of its nodes had settled.
+
+The run is owned while that lasts, as by whoever goes on with it, and left suspended: it can be
+gone on with from there. What is begun is recorded first, so that a rewind that is killed is
+completed by the next one, or by the run that goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+from assay.engine import lock_files, preimages
+from assay.engine.attempts import AttemptRow, AttemptState, Claims
+from assay.engine.blobs import Blobs
+from assay.engine.claims import find_conflict
+from assay.engine.clock import Clock
+from assay.engine.compensation import Compensated, compensate
+from assay.engine.effects import EffectRow, settled
+from assay.engine.environment import CallerEnvironment
+from assay.engine.identity import this_owner
+from assay.engine.journal import Fact
+from assay.engine.measuring import Measurer
+from assay.engine.process import Processes
+from assay.engine.resumption import OwnerLives, read_history
+from assay.engine.rolling_back import describe_fact
+from assay.engine.runs import RunRow
+from assay.engine.states import ActionKey, AttemptEnd, AttemptId, EffectState, RunStatus
+from assay.engine.store import Store
+from assay.plans.canonical import JsonValue
+from assay.plans.model import NodeName, Tier
+
+_THERE: Final = frozenset({EffectState.SUCCEEDED, EffectState.UNKNOWN, EffectState.INTENDED})
+_UNDOABLE: Final = frozenset(
+    {EffectState.SUCCEEDED, EffectState.ROLLING_BACK, EffectState.COMPENSATING}
+)
+
+
+class CannotRewind(Exception):
+    """Nothing was touched. The text is one clause; `needs_operator` when only a person can
+    say how to go on."""
+
+    def __init__(self, why: str, *, needs_operator: bool = False) -> None:
+        super().__init__(why)
+        self.needs_operator = needs_operator
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """What was taken back, in that order, and which irreversible effects were left."""
+
+    done: tuple[tuple[EffectRow, Compensated], ...]
+    left: tuple[EffectRow, ...]
+    problem: str | None
+    """Why it was not taken back to the end."""
+
+
+def rewind(
+    store: Store,
+    run: RunRow,
+    to: NodeName,
+    *,
+    leave_effects: bool,
+    caller: CallerEnvironment,
+    by: str,
+    clock: Clock,
+    tell: Callable[[EffectRow, Compensated], None],
+) -> Rewound:
+    """Takes back, the newest first, what compensable nodes of the run did after `to` had
+    settled. Raises CannotRewind and OwnerLives."""
+    later = _find_later(store, run, to)
+    left = [row for row in later if row.tier is Tier.IRREVERSIBLE and row.state in _THERE]
+    if left and not leave_effects:
+        names = ", ".join(f"`{row.node}`" for row in left)
+        raise CannotRewind(f"{names} cannot be taken back", needs_operator=True)
+    broken = [r for r in later if r.tier is Tier.COMPENSABLE and r.state is EffectState.UNKNOWN]
+    if broken:
+        raise CannotRewind(f"`{broken[0].node}` {broken[0].detail}", needs_operator=True)
+    undoes = [r for r in later if r.tier is Tier.COMPENSABLE and r.state in _UNDOABLE]
+    for row in undoes:
+        other = store.effects.of_node(row.plan_file, row.node, run.id, row.begun_seq)[1]
+        if other is not None and other.state in _UNDOABLE and other.begun_seq > row.begun_seq:
+            raise CannotRewind(
+                f"run {other.run} has done `{row.node}` again since: rewind it first"
+            )
+    try:
+        lease = store.runs.take_lease(run.id)
+    except lock_files.HeldElsewhere:
+        raise OwnerLives(store.runs.get(run.id)) from None
+    try:
+        return _Rewind(store, run, caller, clock, tell).carry_out(to, undoes, left, by)
+    finally:
+        lease.release(remove=True)
+
+
+def _find_later(store: Store, run: RunRow, to: NodeName) -> list[EffectRow]:
+    """The run's effects that began after `to` had settled, the newest first."""
+    rows = store.effects.of_run(run.id)
+    own = [row for row in rows if row.node == to]
+    if own:
+        position = own[-1].begun_seq
+    else:
+        found = [
+            record.seq
+            for record in store.journal.read(run=run.id)
+            if record.kind == Fact.NODES_SETTLED
+            and any(
+                each[0] == to
+                for each in cast("dict[str, list[list[str]]]", record.data)["outcomes"]
+            )
+        ]
+        if not found:
+            raise CannotRewind(f"`{to}` did not settle in run {run.id}")
+        position = found[-1]
+    return [row for row in reversed(rows) if row.begun_seq > position]
+
+
+class _Rewind:
+    """The part that changes something."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: RunRow,
+        caller: CallerEnvironment,
+        clock: Clock,
+        tell: Callable[[EffectRow, Compensated], None],
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._caller = caller
+        self._clock = clock
+        self._tell = tell
+        self._fence = 0
+        self._number = 0
+
+    def carry_out(
+        self, to: NodeName, undoes: list[EffectRow], left: list[EffectRow], by: str
+    ) -> Rewound:
+        attempt = self._begin(to, undoes, left, by)
+        done: list[tuple[EffectRow, Compensated]] = []
+        problem: str | None = None
+        processes = Processes()
+        try:
+            for row in undoes:
+                if row.state is EffectState.SUCCEEDED:
+                    row = replace(row, state=EffectState.ROLLING_BACK, is_open=True)
+                compensated = compensate(
+                    row,
+                    store=self._store,
+                    measurer=Measurer(self._store.root, self._store.stats, self._clock.now_ns),
+                    blobs=Blobs(self._store.cas, self._store.tmp),
+                    processes=processes,
+                    caller=self._caller,
+                )
+                self._record(row, compensated)
+                done.append((row, compensated))
+                self._tell(row, compensated)
+                problem = compensated.problem
+                if problem is not None:
+                    break
+        finally:
+            processes.close()
+        self._end(attempt)
+        return Rewound(tuple(done), tuple(left), problem)
+
+    def _begin(
+        self, to: NodeName, undoes: list[EffectRow], left: list[EffectRow], by: str
+    ) -> AttemptId:
+        """Owns the run, claims the paths, and records what is about to be taken back."""
+        store, run = self._store, self._run
+        _, history = read_history(store, run)
+        attempt = AttemptId(f"{run.id}-{history.ordinal + 1}")
+        rows = [store.attempts.get(row.attempt) for row in undoes]
+        writes = tuple(entry for row in rows if row is not None for entry in row.claims.writes)
+        claims = Claims(writes=writes)
+        with store.transaction():
+            for other in store.attempts.running(excluding_run=run.id):
+                what = find_conflict(claims, other.claims)
+                if what is not None:
+                    raise CannotRewind(f"run {other.run} works on `{what}` just now")
+            self._fence = store.runs.reopen(
+                run.id, store.runs.get(run.id).fence, this_owner(), even_completed=True
+            )
+            self._append(
+                Fact.REWOUND,
+                None,
+                {
+                    "to": to,
+                    "by": by,
+                    "rolled_back": [row.attempt for row in undoes],
+                    "left": [row.attempt for row in left],
+                },
+            )
+            for row in store.effects.of_run(run.id):
+                # The run is not complete any more: what it did is asked for again.
+                if row.is_sound and row.state in _THERE:
+                    store.effects.put(replace(row, is_open=True))
+            for row in undoes:
+                if row.state is EffectState.SUCCEEDED:
+                    begun = replace(row, state=EffectState.ROLLING_BACK, is_open=True)
+                    store.effects.put(begun)
+            store.attempts.begin(
+                AttemptRow(
+                    id=attempt,
+                    run=run.id,
+                    node=to,
+                    action_key=ActionKey(""),
+                    number=0,
+                    state=AttemptState.RUNNING,
+                    end=None,
+                    exit_code=None,
+                    signal=None,
+                    began_at=self._clock.now(),
+                    settled_at=None,
+                    log="",
+                    temp="",
+                    pid=None,
+                    claims=claims,
+                    before={},
+                    detail="",
+                )
+            )
+        return attempt
+
+    def _record(self, row: EffectRow, done: Compensated) -> None:
+        with self._store.transaction():
+            self._store.runs.check_fence(self._run.id, self._fence)
+            position = self._append(
+                Fact.ROLLED_BACK, row.node, describe_fact(row, done, "the run was rewound")
+            )
+            detail = done.problem or row.detail
+            self._store.effects.put(settled(row, done.state, position, detail=detail, end=None))
+        if done.state is EffectState.ROLLED_BACK:
+            preimages.drop(preimages.path_of(self._store.preimages, row.attempt))
+
+    def _end(self, attempt: AttemptId) -> None:
+        store = self._store
+        with store.transaction():
+            store.attempts.settle(
+                attempt, AttemptEnd.SUCCEEDED, None, None, "rewound", self._clock.now()
+            )
+            status = RunStatus.SUSPENDED
+            store.runs.settle(self._run.id, self._fence, status, self._run.counts)
+            self._append(Fact.RUN_SETTLED, None, {"status": status.value})
+        with suppress(FileNotFoundError):
+            os.unlink(f"{store.tmp}/{attempt}.lease")
+
+    def _append(self, kind: Fact, node: NodeName | None, data: JsonValue) -> int:
+        self._number += 1
+        source = f"rewind:{self._run.id}:{self._fence}"
+        return self._store.journal.append(
+            source, self._number, kind, run=self._run.id, node=node, data=data
+        )

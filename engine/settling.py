@@ -1,0 +1,117 @@
+"""What an operator says of an effect whose outcome nobody else can know.
+
+Does not know who is asked, nor how that is shown.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+
+from assay.engine.blobs import Blobs, Moved, StorageFull
+from assay.engine.clock import Clock
+from assay.engine.effects import EffectRow
+from assay.engine.journal import Fact
+from assay.engine.measuring import Measurer
+from assay.engine.outputs import states_before
+from assay.engine.runs import RunRow
+from assay.engine.states import EffectState, RunId, State
+from assay.engine.store import Store
+from assay.plans.model import Node, NodeName, RelPath
+
+
+class NoEffect(Exception):
+    """The run has recorded no effect of the node; `there` are the nodes it has some of."""
+
+    def __init__(self, run: RunId, node: str, there: tuple[NodeName, ...]) -> None:
+        super().__init__(f"run {run} has recorded no effect of `{node}`")
+        self.there = there
+
+
+class StillRuns(Exception):
+    """Its attempt has not ended: nobody can say yet how."""
+
+    def __init__(self, row: EffectRow) -> None:
+        super().__init__(f"`{row.node}` of run {row.run} still runs (attempt {row.attempt})")
+        self.row = row
+
+
+class IsClosed(Exception):
+    """No later run asks for this effect, so nothing that is said of it changes anything."""
+
+    def __init__(self, row: EffectRow) -> None:
+        super().__init__(
+            f"no run asks for what `{row.node}` did in run {row.run} any more: a later one has"
+            " completed or was told to start over"
+        )
+        self.row = row
+
+
+def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
+    """The newest effect of the node in the run. Raises NoEffect, StillRuns and IsClosed."""
+    rows = store.effects.of_run(run.id)
+    mine = [row for row in rows if row.node == name]
+    if not mine:
+        raise NoEffect(run.id, name, tuple(dict.fromkeys(row.node for row in rows)))
+    found = mine[-1]
+    attempt = store.attempts.get(found.attempt)
+    if attempt is not None and attempt.end is None:
+        raise StillRuns(found)
+    if not found.is_open:
+        raise IsClosed(found)
+    return found
+
+
+def settle_effect(
+    store: Store,
+    row: EffectRow,
+    node: Node | None,
+    *,
+    done: bool,
+    value: str | None,
+    by: str,
+    clock: Clock,
+) -> None:
+    """Records that the effect is done, with `value` (canonical JSON) as the node's result, or
+    that it is not. `node` is as its run had it, None when that is not kept: what it has written
+    is then not known."""
+    outputs: tuple[tuple[RelPath, State], ...] = ()
+    if done and node is not None:
+        outputs = _measure(store, node, clock)
+    with store.transaction():
+        position = store.journal.append(
+            f"operator:{os.urandom(8).hex()}",
+            1,
+            Fact.EFFECT_SETTLED,
+            run=row.run,
+            node=row.node,
+            data={"attempt": row.attempt, "by": by, "done": done, "value": value},
+        )
+        if node is not None and outputs:
+            store.results.note_outputs(row.plan_file, node.name, outputs)
+        store.effects.put(
+            replace(
+                row,
+                state=EffectState.SUCCEEDED if done else EffectState.NOTHING,
+                tier=row.tier if node is None else node.tier,
+                end=None,
+                accepts_any=done,
+                outputs=outputs,
+                value=value if done else None,
+                settled_seq=position,
+                detail=f"settled by {by}",
+                is_sound=True,
+            )
+        )
+
+
+def _measure(store: Store, node: Node, clock: Clock) -> tuple[tuple[RelPath, State], ...]:
+    """Its declared writes as they stand, kept so that they can be put back."""
+    measurer = Measurer(store.root, store.stats, clock.now_ns)
+    blobs = Blobs(store.cas, store.tmp)
+    found = sorted(states_before(node, measurer).items())
+    for path, state in found:
+        with suppress(Moved, StorageFull):
+            blobs.put_state(store.root, path, state)
+    return tuple(found)

@@ -1,0 +1,81 @@
+"""What of this machine a run is bound to: its platform, the tools of its nodes and the
+caller's variables that are in their keys.
+
+A run that goes on later compares it for the nodes that have not settled. Asks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from assay.engine.environment import LOCALE, CallerEnvironment, match_variables
+from assay.engine.measuring import Unmeasurable
+from assay.engine.toolchain import Toolchain, platform_name
+from assay.plans.model import Argv, Node, Script, ValueRef
+
+Surroundings = dict[str, str]
+"""What it is (`platform`, `tool cc`, `env LANG`) to its digest, text or value."""
+
+
+def describe_surroundings(
+    nodes: Iterable[Node], toolchain: Toolchain, caller: CallerEnvironment
+) -> Surroundings:
+    """Of these nodes together. A node whose PATH is another node's value tells no tools: where
+    they are found is not known before that has run."""
+    found: Surroundings = {"platform": platform_name()}
+    seen: set[tuple[object, ...]] = set()
+    for node in nodes:
+        if node.command is None or any(
+            name == "PATH" and isinstance(value, ValueRef) for name, value in node.env
+        ):
+            continue
+        first = _first_word(node)
+        path = caller.search_path(node, {})
+        signature = (first, node.tools, node.pass_env, path, node.workdir if "/" in first else "")
+        # The caller's variables that `env` replaces are not in the node's key.
+        own = tuple(name for name, _ in node.env)
+        if (signature, own) in seen:
+            continue
+        seen.add((signature, own))
+        for name, value in caller.passed(node).items():
+            found[f"env {name}"] = value
+        where = "" if path == caller.variables.get("PATH") else f" in {path}"
+        try:
+            for name, digest in toolchain.identify(node, {}).keyed.items():
+                found[f"tool {name}{where}"] = digest
+        except Unmeasurable as error:
+            found[f"tool {first}{where}"] = str(error)
+    return found
+
+
+def find_differences(
+    before: Mapping[str, str], now: Surroundings, nodes: Iterable[Node]
+) -> list[tuple[str, str, str]]:
+    """(what, before, now) for everything about these nodes that is another one now."""
+    variables = {name[4:]: value for name, value in before.items() if name.startswith("env ")}
+    relevant = set(now)
+    for node in nodes:
+        own = {name for name, _ in node.env}
+        passed = match_variables(variables, node.pass_env + LOCALE)
+        relevant.update(f"env {name}" for name in passed.keys() - own)
+    found: list[tuple[str, str, str]] = []
+    for name in sorted(relevant):
+        was, is_now = before.get(name), now.get(name)
+        # What nobody looked at then cannot have changed; a variable was unset.
+        if was != is_now and (was is not None or name.startswith("env ")):
+            found.append((name, _show(was), _show(is_now)))
+    return found
+
+
+def _show(value: str | None) -> str:
+    return "unset" if value is None else value
+
+
+def _first_word(node: Node) -> str:
+    match node.command:
+        case Argv():
+            return node.command.argv[0]
+        case Script():
+            return node.command.shell[0]
+        case None:
+            return ""
