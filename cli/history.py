@@ -58,16 +58,19 @@ def read_settlements(store: Store, row: RunRow) -> Iterator[Settlement]:
     settled every node of that one `clean`."""
     told_by = follow_agreement(store, row)
     agreed = told_by.id != row.id
+    # In a run that was gone on with a node settles more than once: the last time counts.
+    found: dict[str, Settlement] = {}
     for record in store.journal.read(run=told_by.id):
         if record.kind != Fact.NODES_SETTLED:
             continue
         for node, outcome, detail in _outcomes(record.data):
-            if not agreed:
-                yield Settlement(node, outcome, detail)
-            elif outcome in (Outcome.BUILT, Outcome.CLEAN):
-                yield Settlement(node, Outcome.CLEAN, f"as in run {told_by.id}")
-            else:
-                yield Settlement(node, outcome, detail)
+            found.pop(node, None)
+            found[node] = Settlement(node, outcome, detail)
+    for each in found.values():
+        if agreed and each.outcome in (Outcome.BUILT, Outcome.CLEAN):
+            yield Settlement(each.node, Outcome.CLEAN, f"as in run {told_by.id}")
+        else:
+            yield each
 
 
 def read_kept(store: Store, row: RunRow) -> Iterator[tuple[str, int]]:

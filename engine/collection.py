@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from assay.engine import lock_files
+from assay.engine import lock_files, preimages
 from assay.engine.journal import Fact
 from assay.engine.states import RunId, stored_digest
 from assay.plans.model import Digest
@@ -185,7 +185,7 @@ def collect(
 ) -> Collected:
     """Remove what is expired, what was not used for `max_age_seconds`, and then the
     results used longest ago until the blobs that remain fit into `max_size_bytes`; blobs
-    nobody refers to; with an age, logs and trash older than it; what dead processes left.
+    nobody refers to; with an age, logs, trash and pre-images older than it; what dead processes left.
 
     Safe beside other processes and when killed anywhere: a result that stays keeps its
     blobs, and nothing younger than a minute goes.
@@ -214,6 +214,10 @@ def collect(
                     "max_age_seconds": max_age_seconds,
                 },
             )
+    if max_age_seconds is not None:
+        oldest = min(now - max_age_seconds, now - SPARED_SECONDS)
+        _remove_old_files(store.preimages, oldest, _open_preimages(store))
+    in_use |= _used_by_effects(store)
     referenced = in_use.union(*(result.digests for result in kept))
     removed, freed, left, left_bytes = _remove_blobs(store, blobs, referenced, spared_since)
     logs = trash = 0
@@ -232,7 +236,7 @@ def clear_cache(store: Store, blobs: Blobs) -> Collected:
     older than a minute. Run history, logs and trash stay."""
     with store.transaction():
         spared_since = _spare_since(store, store.now())
-        in_use = _used_by_attempts(store)
+        in_use = _used_by_attempts(store) | _used_by_effects(store)
         count = store.results.clear()
         store.agreements.clear()
         store.journal.append(
@@ -300,6 +304,24 @@ def _used_by_attempts(store: Store) -> set[Digest]:
         stored_digest(state) for row in store.attempts.running() for state in row.before.values()
     }
     return {digest for digest in found if digest is not None}
+
+
+def _open_preimages(store: Store) -> set[str]:
+    """Pre-images that a run may still have to put back."""
+    folder = store.preimages
+    return {preimages.path_of(folder, row.attempt) for row in store.effects.kept()}
+
+
+def _used_by_effects(store: Store) -> set[Digest]:
+    """What effects wrote that a later run asks for, and all that could be rolled back."""
+    found = {
+        digest
+        for row in store.effects.kept()
+        for _, state in row.outputs
+        if (digest := stored_digest(state)) is not None
+    }
+    attempts = [os.path.basename(path) for path, _ in _walk(store.preimages)]
+    return found | preimages.in_use(store.preimages, attempts)
 
 
 def _remove_blobs(

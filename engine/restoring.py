@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
+from assay.engine import preimages
 from assay.engine.admission import demand_of
 from assay.engine.attempts import AttemptRow, AttemptState, Claims
 from assay.engine.blobs import BlobCorrupt, BlobMissing
@@ -273,6 +274,10 @@ class Restoring:
             )
         )
         if item.undoes:
+            self._run.ledger.commit()  # for the judgement that follows
+            for effect, done in message.compensated:
+                if done.state in (EffectState.ROLLED_BACK, EffectState.NOTHING):
+                    preimages.drop(preimages.path_of(self._run.store.preimages, effect.attempt))
             if self._settlement.may_start(index):
                 self._run.graph.move(index, NodeState.READY)
                 self._run.ready.append(index)

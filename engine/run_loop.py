@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from queue import Empty
 from typing import Final
@@ -29,6 +30,7 @@ from assay.engine.attempt import (
     Executed,
 )
 from assay.engine.certify import write_certificate
+from assay.engine.claims import claims_of, find_conflict
 from assay.engine.clock import Clock, SystemClock
 from assay.engine.decision import Serve
 from assay.engine.dispatch import Dispatch
@@ -82,6 +84,11 @@ COMMIT_SECONDS: Final = 0.05
 
 LISTEN_SECONDS: Final = 0.3
 """How often a run looks whether another process has cancelled it."""
+
+
+SURVIVORS_FIRST_SECONDS: Final = 0.05
+SURVIVORS_LONGEST_SECONDS: Final = 1.0
+"""How long a run pauses before it looks again for processes it waits for, ever longer."""
 
 
 class _Wake:
@@ -156,6 +163,8 @@ class RunLoop:
         )
         self._keep_plan()
         self._begin_record()
+        if found.awaited:
+            self._await_survivors(found)
         self._run.observations.pin(self._run.graph.selected)
         self._tell_left_over()
         self._run.ready.extend(self._run.graph.ready_at_start())
@@ -234,6 +243,35 @@ class RunLoop:
         if resumption is None or resumption.pins is None:
             return now
         return {**resumption.pins.surroundings, **now}
+
+    def _await_survivors(self, found: recovery.Recovered) -> None:
+        """What a dead run's processes still write is not looked at before they are gone and
+        what they did has been dealt with, unless the run is cancelled meanwhile."""
+        nodes = [self._run.plan.nodes[index] for index in self._run.graph.selected]
+        mine = [claims_of(node, self._run.plan.file) for node in nodes]
+        told = set(recovery.describe_awaited(found))
+        seconds = SURVIVORS_FIRST_SECONDS
+        while not self._cancellation.causes:
+            rows = [self._run.store.attempts.get(each.attempt) for each in found.awaited]
+            if not any(
+                row is not None and find_conflict(claims, row.claims) is not None
+                for row in rows
+                for claims in mine
+            ):
+                return
+            with suppress(Empty):
+                self._take(self._run.inbox.get(timeout=seconds))
+            seconds = min(2 * seconds, SURVIVORS_LONGEST_SECONDS)
+            self._hear(self._run.store.database.version())
+            found = recovery.recover(
+                self._run.store, self._run.measurer, self._run.blobs, self._run.clock
+            )
+            for text in found.told + recovery.describe_awaited(found):
+                if text not in told:
+                    told.add(text)
+                    self._run.warn(text)
+            self._run.ledger.heartbeat()
+            self._run.ledger.commit()
 
     def _keep_plan(self) -> None:
         """The plan as it is now goes into the store with the next commit, once."""
@@ -389,7 +427,9 @@ class RunLoop:
             )
         elif is_whole:
             self._run.ledger.commit()
-        if self._settlement.has_held or self._run.ledger.has_pending:
+        begins_effect = any(assignment.effect is not None for assignment in starting)
+        if self._settlement.has_held or self._run.ledger.has_pending or begins_effect:
+            # An effect's process is to be found by whoever comes after a crash.
             self._time_group()
 
     def _is_group_due(self, starting: list[Assignment], restoring: list[RestoreJob]) -> bool:
