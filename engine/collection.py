@@ -185,7 +185,8 @@ def collect(
 ) -> Collected:
     """Remove what is expired, what was not used for `max_age_seconds`, and then the
     results used longest ago until the blobs that remain fit into `max_size_bytes`; blobs
-    nobody refers to; with an age, logs, trash and pre-images older than it; what dead processes left.
+    nobody refers to; with an age, logs, trash and closed pre-images older than it; what dead
+    processes left.
 
     Safe beside other processes and when killed anywhere: a result that stays keeps its
     blobs, and nothing younger than a minute goes.

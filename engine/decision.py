@@ -173,9 +173,7 @@ class Decider:
         node = self.plan.nodes[index]
         done = self._done.get(node.name)
         if done is not None and done.action_key == gathered.key and node.when is When.SUCCESS:
-            standing = [item for item in done.outputs if not is_rewritten_later(item[0])]
-            differences = find_differences(standing, self._measurer)
-            return Serve(done, differences, "done earlier in this run")
+            return self._replay(done, is_rewritten_later)
         if not is_cacheable(node):
             return Execute("never cached" if node.cache.enabled is False else "runs every time")
         if node.when is When.ALWAYS:
@@ -198,6 +196,23 @@ class Decider:
             )
             differences += tuple(path for path in left_over if not is_rewritten_later(path))
         return Serve(row, differences)
+
+    def replay(
+        self, index: int, key: ActionKey | None, is_rewritten_later: Callable[[RelPath], bool]
+    ) -> Serve | None:
+        """What this run has made of the node, or was served under `key`, before it was gone on
+        with; whatever its key is by now, nothing it reads is another thing. None: that is not
+        to be had any more."""
+        node = self.plan.nodes[index]
+        done = self._done.get(node.name)
+        if done is None and key is not None:
+            done = self._results.get(address_of(key, node, self.plan.name, self._run))
+        return None if done is None else self._replay(done, is_rewritten_later)
+
+    def _replay(self, done: ResultRow, is_rewritten_later: Callable[[RelPath], bool]) -> Serve:
+        standing = [item for item in done.outputs if not is_rewritten_later(item[0])]
+        differences = find_differences(standing, self._measurer)
+        return Serve(done, differences, "done earlier in this run")
 
     def _explain(self, node: Node, gathered: Gathered) -> Execute:
         last = self._results.last_of(self.plan.file, node.name)

@@ -13,7 +13,7 @@ A recipe is a JSON object, stored beside the result it led to:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never, cast
@@ -167,15 +167,17 @@ def effect_key(run: RunId, base_digest: str, node: Node, plan_key: str) -> Actio
     return ActionKey(blake3(EFFECT_DOMAIN + named).hexdigest())
 
 
-def content_key_over(recipe: Recipe, before: Recipe, outputs: Mapping[RelPath, State]) -> ActionKey:
-    """The key of `recipe`, with what an effect has itself left among its reads counted as it
-    was `before` that, by the recipe it had then: a node that rewrites what it reads has not
-    got other inputs by it."""
+def content_key_over(
+    recipe: Recipe, before: Recipe, is_left: Callable[[RelPath, State], bool]
+) -> ActionKey:
+    """The key of `recipe`, with what an effect and those after it have left among its reads
+    (`is_left`) counted as it was `before` that, by the recipe it had then: a node that rewrites
+    what it reads has not got other inputs by it."""
     reads, then = _section(recipe, "reads"), _section(before, "reads")
     own = {
         path: then[path]
         for path, state in reads.items()
-        if path in then and outputs.get(RelPath(path), None) == state
+        if path in then and is_left(RelPath(path), State(str(state)))
     }
     if not own:
         return action_key(encode_recipe(recipe))

@@ -9,7 +9,7 @@ of what node instances that are gone from the plan have left among a glob's matc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -162,6 +162,16 @@ class Observations:
         """What was seen when the run began counts: nothing of it is looked at again."""
         self.pins.states.update(states)
         self._pinned_members = members
+
+    def look_again(self, paths: Collection[RelPath]) -> None:
+        """What is at these paths has been put back by the run itself: `pin` measures it anew."""
+        self.folders = Folders(self._root)
+        for path in paths:
+            self.pins.states.pop(path, None)
+        for group in list(self.pins.members):
+            if any(matches(group[0], path) for path in paths):
+                del self.pins.members[group]
+        self._resolved.clear()
 
     def pin(self, indices: Iterable[int], *, fresh_listing: bool = False) -> None:
         """Measures every source input of these nodes that is not pinned yet."""

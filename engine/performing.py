@@ -51,6 +51,7 @@ from assay.engine.states import (
     Outcome,
     RunId,
     RunStatus,
+    State,
 )
 from assay.engine.store import Store
 from assay.plans.model import Node, RelPath, Tier
@@ -219,7 +220,7 @@ class Performing:
             is_new=self._run.request.new,
             retry_failed=self._run.retry_failed or is_retry,
         )
-        return judge_with(node, gathered, evidence)
+        return judge_with(self._run.store, self._run.plan_identity, node, gathered, evidence)
 
     def _settle_done(self, index: int, done: Done, gathered: Gathered) -> None:
         row = done.row
@@ -316,18 +317,30 @@ def find_evidence(
     )
 
 
-def judge_with(node: Node, gathered: Gathered, evidence: Evidence) -> Judgement:
+def judge_with(
+    store: Store, identity: str, node: Node, gathered: Gathered, evidence: Evidence
+) -> Judgement:
     """What is to become of the node with what it consumes now."""
     now = cast(Recipe, json.loads(_text(gathered)))
 
     def key_over(row: EffectRow) -> ActionKey:
-        left = {**dict(row.outputs), **dict.fromkeys(node.removes, ABSENT)}
-        return content_key_over(now, cast(Recipe, json.loads(row.recipe)), left)
+        # Those after it may have rewritten the same files: that is no edit either.
+        later = [each for each in store.effects.open_of(identity) if _is_after(each, row)]
+        left = {item for each in (row, *later) for item in each.outputs}
+
+        def is_left(path: RelPath, state: State) -> bool:
+            return (path, state) in left or (state == ABSENT and path in node.removes)
+
+        return content_key_over(now, cast(Recipe, json.loads(row.recipe)), is_left)
 
     def explain(row: EffectRow) -> str:
         return summarize(find_changes(cast(Recipe, json.loads(row.recipe)), now))
 
     return judge(node, evidence, key_over, explain)
+
+
+def _is_after(row: EffectRow, other: EffectRow) -> bool:
+    return row.begun_seq > other.begun_seq and row.state is EffectState.SUCCEEDED
 
 
 def _judge_end(executed: Executed) -> tuple[EffectState, str]:

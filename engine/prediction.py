@@ -258,7 +258,7 @@ class _Predictor:
             is_new=False,
             retry_failed=False,
         )
-        found = judge_with(node, gathered, evidence)
+        found = judge_with(self._store, plan_identity(self._plan), node, gathered, evidence)
         match found:
             case Done():
                 row = found.row

@@ -278,6 +278,8 @@ class Restoring:
             for effect, done in message.compensated:
                 if done.state in (EffectState.ROLLED_BACK, EffectState.NOTHING):
                     preimages.drop(preimages.path_of(self._run.store.preimages, effect.attempt))
+            if not self._run.is_resumed:
+                self._look_again(message.compensated)
             if self._settlement.may_start(index):
                 self._run.graph.move(index, NodeState.READY)
                 self._run.ready.append(index)
@@ -304,6 +306,20 @@ class Restoring:
             assert item.gathered is not None
             self._run.graph.move(index, NodeState.RUNNING)
             self._settlement.serve(index, item.serve, item.gathered, len(restored.put_back))
+
+    def _look_again(self, done: tuple[tuple[EffectRow, Compensated], ...]) -> None:
+        """The run saw what an earlier one had made of its sources: what it reads is what has
+        been put back."""
+        changed = {
+            path
+            for _, compensated in done
+            for path in (*compensated.files.put_back, *compensated.files.removed)
+        }
+        changed |= {path for _, each in done for path, _ in each.files.trashed}
+        if changed:
+            self._run.observations.look_again(changed)
+            self._run.observations.pin(self._run.graph.selected)
+            self._run.pins_due = True
 
     def _restore_failed(self, item: RestoreJob, why: str) -> None:
         """A recorded result whose blobs are gone or damaged is a miss, never an empty hit."""

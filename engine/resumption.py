@@ -85,8 +85,9 @@ class History:
     """Results of successful attempts, the latest of each node."""
     failed: dict[NodeName, tuple[ActionKey, str]] = field(default_factory=dict)
     """Nodes that settled as failed after an attempt: their key then, and why."""
-    settled: set[NodeName] = field(default_factory=set)
-    """Nodes that are done: what they depend on of this machine plays no part any more."""
+    settled: dict[NodeName, ActionKey | None] = field(default_factory=dict)
+    """Nodes that are done, with their keys: what they depend on of this machine plays no part
+    any more."""
     tries: dict[NodeName, int] = field(default_factory=dict)
     ordinal: int = 0
     """The highest number of an attempt of the run."""
@@ -312,8 +313,8 @@ def _read_outcome(
     history: History, node: NodeName, outcome: str, detail: str, key: str | None
 ) -> None:
     history.failed.pop(node, None)
-    history.settled.discard(node)
+    history.settled.pop(node, None)
     if outcome in (Outcome.BUILT, Outcome.CLEAN):
-        history.settled.add(node)
+        history.settled[node] = None if key is None else ActionKey(key)
     elif outcome == Outcome.FAILED and key is not None:
         history.failed[node] = (ActionKey(key), detail)

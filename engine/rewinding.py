@@ -84,7 +84,7 @@ def rewind(
         other = store.effects.of_node(row.plan_file, row.node, run.id, row.begun_seq)[1]
         if other is not None and other.state in _UNDOABLE and other.begun_seq > row.begun_seq:
             raise CannotRewind(
-                f"run {other.run} has done `{row.node}` again since: rewind it first"
+                f"run {other.run} has done `{row.node}` again since: rewind that first"
             )
     try:
         lease = store.runs.take_lease(run.id)

@@ -32,7 +32,7 @@ from assay.engine.attempt import (
 from assay.engine.certify import write_certificate
 from assay.engine.claims import claims_of, find_conflict
 from assay.engine.clock import Clock, SystemClock
-from assay.engine.decision import Serve
+from assay.engine.decision import Decision, Gathered, Serve
 from assay.engine.dispatch import Dispatch
 from assay.engine.effects import EffectRow
 from assay.engine.endings import Endings
@@ -72,6 +72,7 @@ from assay.plans.generations import expand_template
 from assay.plans.model import (
     Kind,
     Plan,
+    RelPath,
     Tier,
     When,
 )
@@ -111,7 +112,6 @@ class RunLoop:
             run, self._settlement, self._restoring, self._dispatch, self._performing
         )
         self._cancellation = cancellation
-        self._pins_due = True
         self._group_is_timed = False
         self._group_is_due = False
         self._heard_version = -1
@@ -436,7 +436,7 @@ class RunLoop:
         """Whether what has settled is to be committed now, not some milliseconds later."""
         return (
             self._group_is_due
-            or self._pins_due
+            or self._run.pins_due
             or bool(restoring)
             or self._run.stopping
             or self._run.stopped_by is not None
@@ -453,8 +453,8 @@ class RunLoop:
         """Everything that waits becomes part of the next commit."""
         self._group_is_due = False
         self._settlement.flush_held()
-        if pins and self._pins_due:
-            self._pins_due = False
+        if pins and self._run.pins_due:
+            self._run.pins_due = False
             states, members = pins_as_json(self._run.observations.pins)
             surroundings = self._surroundings()
             self._run.ledger.note(
@@ -514,9 +514,7 @@ class RunLoop:
             if node.tier is not Tier.SEALED:
                 self._performing.take_up(index, gathered)
                 return
-            decision = self._run.decider.decide(
-                index, gathered, lambda path: self._restoring.is_rewritten_later(index, path)
-            )
+            decision = self._decide(index, gathered)
         except Refused as error:
             self._settlement.settle(index, Outcome.FAILED, detail=str(error))
             return
@@ -547,6 +545,23 @@ class RunLoop:
             gathered, decision.reason, decision.seen, self._run.ledger.version
         )
         self._run.admission.enter(index, node.priority, demand_of(node))
+
+    def _decide(self, index: int, gathered: Gathered) -> Decision:
+        def is_rewritten_later(path: RelPath) -> bool:
+            return self._restoring.is_rewritten_later(index, path)
+
+        node, resumption = self._run.plan.nodes[index], self._run.resumption
+        if resumption is not None and node.when is When.SUCCESS:
+            settled = resumption.history.settled
+            followed = self._run.graph.dependencies(index)
+            # Other tools and variables by now make nothing of what is done undone.
+            if node.name in settled and all(
+                self._run.graph.outcomes[each] is Outcome.CLEAN for each in followed
+            ):
+                found = self._run.decider.replay(index, settled[node.name], is_rewritten_later)
+                if found is not None:
+                    return found
+        return self._run.decider.decide(index, gathered, is_rewritten_later)
 
     def _expand(self, index: int) -> None:
         """The writers of a template's paths have settled: its instances join the plan."""
@@ -612,7 +627,7 @@ class RunLoop:
         self._run.instances[index] = new
         self._run.observations.pin((*needed, *new), fresh_listing=True)
         self._tell_left_over()
-        self._pins_due = True
+        self._run.pins_due = True
         self._run.ready.extend(ready)
 
     def _heed_cancellation(self) -> None:

@@ -178,6 +178,8 @@ class RunState:
         """Addresses this run has recorded results under."""
         self.instances: dict[int, tuple[int, ...]] = {}
         """Template to its instances, once it has expanded."""
+        self.pins_due = True
+        """Whether what was pinned has yet to be committed."""
         self.dispatched = False
         """Whether anything was executed or restored."""
         self.stopping = False

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from assay.engine.attempts import AttemptRow, AttemptState, Claims
+from assay.engine.effects import EffectRow
 from assay.engine.results import ResultRow
 from assay.engine.runs import Owner, RunRow, this_owner
 from assay.engine.states import (
@@ -20,12 +21,13 @@ from assay.engine.states import (
     ActionKey,
     AttemptEnd,
     AttemptId,
+    EffectState,
     RunId,
     RunStatus,
     State,
 )
 from assay.engine.store import Store
-from assay.plans.model import Entry, EntryKind, NodeName, RelPath
+from assay.plans.model import Entry, EntryKind, NodeName, RelPath, Tier
 
 
 def digest(number: int) -> str:
@@ -101,6 +103,43 @@ def an_attempt(
         ),
         before={RelPath("out/main.o"): ABSENT} if before is None else before,
         detail="",
+    )
+
+
+def an_effect(
+    run: str,
+    number: int,
+    *,
+    node: str = "pub",
+    plan_file: str = "plan.toml",
+    tier: Tier = Tier.IRREVERSIBLE,
+    state: EffectState = EffectState.INTENDED,
+    end: AttemptEnd | None = None,
+    begun_seq: int | None = None,
+    settled_seq: int | None = None,
+    is_open: bool = True,
+    outputs: Mapping[str, str] | None = None,
+    undo: str | None = None,
+) -> EffectRow:
+    """The effect of attempt RUN-NUMBER, begun at position `number` unless told otherwise."""
+    return EffectRow(
+        attempt=AttemptId(f"{run}-{number}"),
+        run=RunId(run),
+        node=NodeName(node),
+        plan_file=plan_file,
+        tier=tier,
+        state=state,
+        number=1,
+        action_key=ActionKey(digest(7)),
+        content_key=ActionKey(digest(8)),
+        recipe='{"reads":{}}',
+        idempotency_key=None,
+        undo=undo,
+        is_open=is_open,
+        begun_seq=number if begun_seq is None else begun_seq,
+        settled_seq=settled_seq,
+        end=end,
+        outputs=tuple((RelPath(path), State(to)) for path, to in sorted((outputs or {}).items())),
     )
 
 

@@ -16,7 +16,7 @@ import sqlite3
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -94,14 +94,21 @@ def lay_out(root: Path, plan: str = PLAN) -> Workspace:
     return workspace
 
 
-def run_traced(workspace: Workspace, options: list[str], system_tmp: Path) -> Finished:
-    """`assay run -j2` under strace, which waits for all processes below it."""
+def run_traced(
+    workspace: Workspace,
+    options: list[str],
+    system_tmp: Path,
+    words: Sequence[str] = ("run", "-j2"),
+    env: Mapping[str, str] | None = None,
+) -> Finished:
+    """`assay WORDS` under strace, which waits for all processes below it; for assay's own
+    threads only with the option `-bexecve`."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not there")
     traced = subprocess.run(
-        ["strace", "-f", "-qq", *options, str(ASSAY), "run", "-j2"],
+        ["strace", "-f", "-qq", *options, str(ASSAY), *words],
         cwd=workspace.root,
-        env={**os.environ, "TMPDIR": str(system_tmp)},
+        env={**os.environ, **(env or {}), "TMPDIR": str(system_tmp)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from assay.cli.execution import exit_code
 from assay.cli.errors import (
     Complaint,
     ExitCode,
@@ -13,6 +12,7 @@ from assay.cli.errors import (
     UsageError,
     find_complaint,
 )
+from assay.cli.execution import exit_code
 from assay.engine.events import RunSettled
 from assay.engine.runs import AmbiguousPrefix, NoSuchRun
 from assay.engine.states import RunId, RunStatus

@@ -1,9 +1,18 @@
 """Fixtures of the end-to-end tests."""
 
 from counted import counted
+from effect_sweep import undisturbed_effects
 from probe import probes
 from running import begin
 from sweep import system_tmp, undisturbed
 from terminal import on_terminal
 
-__all__ = ["begin", "counted", "on_terminal", "probes", "system_tmp", "undisturbed"]
+__all__ = [
+    "begin",
+    "counted",
+    "on_terminal",
+    "probes",
+    "system_tmp",
+    "undisturbed",
+    "undisturbed_effects",
+]
