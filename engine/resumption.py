@@ -20,7 +20,7 @@ from assay.engine.measuring import Measurer
 from assay.engine.pins import PinSet
 from assay.engine.results import ResultRow
 from assay.engine.run_request import RunRequest
-from assay.engine.runs import LEASE_SECONDS, Lease, RunRow
+from assay.engine.runs import Lease, RunRow
 from assay.engine.states import (
     ActionKey,
     AttemptEnd,
@@ -191,12 +191,25 @@ def wait_for_dead(
         seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
 
 
-def claim(store: Store, run: RunId, pause: Callable[[float], None]) -> tuple[RunRow, Lease]:
-    """The run, owned by this process from now on, and as it was found. Raises OwnerLives,
-    IsComplete, LostFence; a refusal is journalled once for each owner."""
-    seen = store.runs.get(run)
-    if seen.settled_at is None and seen.owner.boot != boot_id():
-        seen = _await_heartbeat(store, seen, pause)
+def refuse_living(store: Store, run: RunId, pause: Callable[[float], None]) -> None:
+    """Returns once the run has no living owner. Raises OwnerLives when it has one: on this
+    kernel at once, for one on another host when its heartbeat moves before its lease is over.
+    A refusal is journalled once for each owner. `pause` sleeps for seconds and may raise."""
+    first = store.runs.get(run)
+    seconds = _FIRST_PAUSE_SECONDS
+    row = first
+    while store.runs.is_alive(run):
+        if row.owner.boot == boot_id() or row.heartbeat_at != first.heartbeat_at:
+            _note_refusal(store, row)
+            raise OwnerLives(row)
+        pause(seconds)
+        seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
+        row = store.runs.get(run)
+
+
+def claim(store: Store, run: RunId) -> tuple[RunRow, Lease]:
+    """The run, which has settled, owned by this process from now on. Raises OwnerLives,
+    IsComplete, LostFence."""
     try:
         lease = store.runs.take_lease(run)
     except lock_files.HeldElsewhere:
@@ -210,8 +223,7 @@ def claim(store: Store, run: RunId, pause: Callable[[float], None]) -> tuple[Run
             if found.status is RunStatus.COMPLETED:
                 raise IsComplete(found)
             if found.settled_at is None:
-                # Of another host, or settled by nobody yet: not ours to go on with.
-                raise OwnerLives(found)
+                raise OwnerLives(found)  # of another host
             owner = this_owner()
             fence = store.runs.reopen(run, found.fence, owner)
         is_taken = True
@@ -219,20 +231,6 @@ def claim(store: Store, run: RunId, pause: Callable[[float], None]) -> tuple[Run
         if not is_taken:
             lease.release(remove=True)
     return replace(found, fence=fence, owner=owner), lease
-
-
-def _await_heartbeat(store: Store, row: RunRow, pause: Callable[[float], None]) -> RunRow:
-    """An owner on another host: it lives if its heartbeat moves before its lease is over."""
-    seconds = _FIRST_PAUSE_SECONDS
-    first = row.heartbeat_at
-    while row.settled_at is None and row.heartbeat_at + LEASE_SECONDS > store.now():
-        if row.heartbeat_at != first:
-            _note_refusal(store, row)
-            raise OwnerLives(row)
-        pause(seconds)
-        seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
-        row = store.runs.get(row.id)
-    return row
 
 
 def _note_refusal(store: Store, row: RunRow) -> None:

@@ -57,8 +57,7 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
         for notice in store.notices:
             err.write(f"warning: {one_line(notice)}\n")
         clock = SystemClock()
-        if store.runs.is_alive(run):
-            resumption.claim(store, run, pause)  # tells whose it is
+        resumption.refuse_living(store, run, pause)
 
         def tell(text: str) -> None:
             err.write(f"warning: {one_line(text)}\n")
@@ -77,7 +76,7 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
             return refuse_changes(row, changes, err)
         request = make_request(values, row, history)
         tell_event = choose_stored_renderer(values, row, out, err)
-        claimed, lease = resumption.claim(store, run, pause)
+        claimed, lease = resumption.claim(store, run)
         resumed = Resumption(
             row=claimed,
             was=row.status,

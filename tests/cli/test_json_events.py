@@ -84,6 +84,7 @@ def test_a_settled_node_tells_all_of_itself() -> None:
         "exit_code": None,
         "signal": None,
         "value": {"a": [1]},
+        "asks": None,
     }
 
 
