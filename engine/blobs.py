@@ -161,7 +161,10 @@ class Blobs:
                 found = read_plain_file(path)[1]
             except FileNotFoundError:
                 raise BlobMissing(digest) from None
-            except (OSError, NotAPlainFile, ChangedMeanwhile) as error:
+            except OSError as error:
+                reason = f"cannot be read: {explain_error(error)}"
+                raise FilesystemError(path, reason) from error
+            except (NotAPlainFile, ChangedMeanwhile) as error:
                 raise BlobCorrupt(digest) from error
             if found != digest:
                 raise BlobCorrupt(digest)

@@ -30,6 +30,7 @@ from assay.engine.filesystem import (
     Obstacles,
     cannot_write,
     digest_bytes,
+    explain_error,
     look,
     make_folders,
     remove_empty_folder,
@@ -89,6 +90,13 @@ def take(node: Node, measurer: Measurer, blobs: Blobs, path: str) -> Preimage:
 
     Raises FilesystemError, also for what cannot be kept (a socket, a file nobody may read).
     """
+    try:
+        return _take(node, measurer, blobs, path)
+    except OSError as error:
+        raise _unreadable(measurer.root, error) from error
+
+
+def _take(node: Node, measurer: Measurer, blobs: Blobs, path: str) -> Preimage:
     root = measurer.root
     places = _places(node, root)
     _refuse_links(root, places)
@@ -128,8 +136,8 @@ def load(path: str) -> Preimage | None:
 
 
 def drop(path: str) -> None:
-    """Nobody will ask for this pre-image again."""
-    with suppress(FileNotFoundError):
+    """Nobody will ask for this pre-image again. One that cannot be removed is collected."""
+    with suppress(OSError):
         os.unlink(path)
 
 
@@ -148,6 +156,24 @@ def roll_back(
     the folder `trash` (as `restore` uses it). May be repeated after a crash at any line, and
     is on disk when it returns. Raises FilesystemError, BlobMissing, BlobCorrupt.
     """
+    try:
+        return _roll_back(preimage, made, measurer, blobs, staging, trash)
+    except OSError as error:
+        raise _unreadable(measurer.root, error) from error
+
+
+def _unreadable(root: str, error: OSError) -> FilesystemError:
+    return FilesystemError(str(error.filename or root), f"cannot be used: {explain_error(error)}")
+
+
+def _roll_back(
+    preimage: Preimage,
+    made: Mapping[RelPath, State],
+    measurer: Measurer,
+    blobs: Blobs,
+    staging: str,
+    trash: str,
+) -> RolledBack:
     root = measurer.root
     wanted = {path: state for path, state, _ in preimage.entries}
     needed = _folders_above(wanted) | {path for path, _ in preimage.folders}

@@ -2,49 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from damages import DAMAGES
 from sweep import TOLERANT_PLAN, describe, lay_out
 from workspace import Workspace, explain
-
-
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def zero(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def scramble(path: Path) -> None:
-    size = path.stat().st_size
-    path.write_bytes(random.Random(size).randbytes(size))
-
-
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-def make_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def make_a_link(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/nowhere/else")
-
-
-DAMAGES = (cut, empty, zero, scramble, remove, make_a_folder, make_a_link)
 
 OUTPUTS = ("tree", "parts", "taken", "all")
 
