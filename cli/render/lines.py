@@ -104,6 +104,7 @@ class LinesRenderer:
         self._reasons: dict[NodeName, str] = {}
         self._attempts: dict[NodeName, AttemptFailed] = {}
         self._failures: list[Failure] = []
+        self._ambiguous: list[NodeSettled] = []
         self._blocks_at_end = 0
         """How many failure blocks are the last thing written: those need no repetition."""
 
@@ -187,6 +188,7 @@ class LinesRenderer:
 
     def _tell_ambiguous(self, event: NodeSettled) -> None:
         """Only a person can say how to go on: what is not known, and the ways."""
+        self._ambiguous.append(event)
         node, detail = one_line(event.node), one_line(event.detail)
         self._write(f"{self._paint('ambiguous:', 'error')} Node `{node}`: {detail}\n")
         if event.asks is not None:
@@ -285,7 +287,8 @@ class LinesRenderer:
         self._write("".join(f"{line}\n" for line in lines))
 
     def _write_summary(self, path: str, event: RunSettled) -> None:
-        text = "\n".join(_markdown(event, self._failures, self._look)) + "\n"
+        lines = _markdown(event, self._failures, self._ambiguous, self._look)
+        text = "\n".join(lines) + "\n"
         try:
             with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
@@ -353,8 +356,18 @@ def _summarise(event: RunSettled) -> str:
     return f"{counts or 'nothing settled'} in {took} (run {event.run}{state})"
 
 
-def _markdown(event: RunSettled, failures: list[Failure], look: Look) -> list[str]:
+def _markdown(
+    event: RunSettled, failures: list[Failure], ambiguous: list[NodeSettled], look: Look
+) -> list[str]:
     lines = [f"### assay: {event.status.value}", "", _summarise(event), ""]
+    for each in ambiguous[:REPEATED_FAILURES]:
+        node, detail = github.inline(one_line(each.node)), github.inline(one_line(each.detail))
+        lines += [f"**ambiguous** {node} {detail}", ""]
+        if each.asks is not None:
+            lines += [
+                *github.fenced([way.strip(" =") for way in ways_on(each.node, each.asks)]),
+                "",
+            ]
     for failure in failures[:REPEATED_FAILURES]:
         lines += [f"**failed** {github.inline(one_line(failure.settled.node))} {failure.what}", ""]
         if look.show is not Show.NONE:

@@ -209,6 +209,7 @@ def descendants(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300 + 30 * EXAMPLES)
 def test_whatever_happens_effects_are_accounted_for() -> None:
     """C95, C97, C100, C101, C103: random schedules of kills, cancels, edits, runs, resumes and
     truthful operators."""

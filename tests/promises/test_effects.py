@@ -559,3 +559,18 @@ def test_a_secret_of_an_effect_stays_out_of_its_record(counted: Counted) -> None
     for path in counted.path(".assay").rglob("*"):
         if path.is_file():
             assert b"s3cret-and-long" not in path.read_bytes(), path
+
+
+def test_github_is_told_what_an_operator_must_decide(counted: Counted, tmp_path: Path) -> None:
+    """An ambiguous node is an annotation at its line, and the job summary has both ways on."""
+    counted.plan({"pub": {**PUB, "run": "exit 3"}})
+    assert counted.assay("run").code == 1
+    summary = tmp_path / "summary"
+    env = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
+    told = counted.assay("run", env=env)
+    assert told.code == 4
+    assert "::error file=plan.toml,line=" in told.err
+    assert "Node pub is ambiguous" in told.err
+    written = summary.read_text()
+    assert "--done" in written
+    assert "--not-done" in written
