@@ -102,6 +102,9 @@ def find_complaint(error: BaseException) -> Complaint | None:
             return Complaint("environment", "Out of memory", None, ExitCode.HOST)
         case _:
             pass
+    if isinstance(error, OSError):
+        where = f" (`{error.filename}`)" if error.filename else ""
+        return Complaint("environment", f"{error.strerror or error}{where}", None, ExitCode.HOST)
     from assay.engine.store_errors import StoreError
 
     if isinstance(error, StoreError):
@@ -116,13 +119,7 @@ def find_complaint(error: BaseException) -> Complaint | None:
         return Complaint("error", _sentence(error), "`assay runs` lists them", ExitCode.USAGE)
     if isinstance(error, AmbiguousPrefix):
         return Complaint("error", _sentence(error), "Give more of the id", ExitCode.USAGE)
-    found = _find_operator_complaint(error)
-    if found is not None:
-        return found
-    if isinstance(error, OSError):
-        where = f" (`{error.filename}`)" if error.filename else ""
-        return Complaint("environment", f"{error.strerror or error}{where}", None, ExitCode.HOST)
-    return None
+    return _find_operator_complaint(error)
 
 
 def _find_operator_complaint(error: BaseException) -> Complaint | None:

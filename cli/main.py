@@ -107,7 +107,11 @@ def report(error: BaseException, out: Stream, err: Stream) -> int:
         from assay.cli.plan_errors import report_refused_plan
 
         return report_refused_plan(error.diagnostics, error.sources, err)
-    complaint = find_complaint(error)
+    try:
+        complaint = find_complaint(error)
+    except (OSError, ImportError) as another:
+        # The words for it are in a file that cannot be read.
+        complaint = find_complaint(another)
     if complaint is not None:
         write_complaint(complaint, err)
         return complaint.code

@@ -120,7 +120,7 @@ def roll_back_files(
             return Compensated(EffectState.NOTHING, RolledBack())
         files = preimages.roll_back(
             preimage,
-            dict(row.outputs),
+            dict(row.outputs) if was_done else None,
             measurer=measurer,
             blobs=blobs,
             staging=f"{store.tmp}/{row.attempt}.stage",

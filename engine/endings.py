@@ -5,6 +5,7 @@ retried or final.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -150,7 +151,10 @@ class Endings:
             self._fail(executed)
         if ending.effect is not None:
             # What it did to the world is on disk before anything else happens.
+            was_recorded = self._run.store.recorded
             self._run.ledger.commit()
+            if was_recorded and not self._run.store.recorded:
+                self._tell_unrecorded(ending.effect)
             if ending.effect.state in (EffectState.ROLLED_BACK, EffectState.NOTHING):
                 preimages.drop(preimages.path_of(self._run.store.preimages, row.id))
 
@@ -353,6 +357,24 @@ class Endings:
         if assignment.effect is not None and not self._may_repeat(executed):
             return None
         return min(retry.max_backoff_seconds, retry.backoff_seconds * retry.factor ** (number - 1))
+
+    def _tell_unrecorded(self, effect: EffectRow) -> None:
+        """The store fails at the very moment an effect has ended: on disk it is under way for
+        ever, and only who reads this knows better."""
+        self._run.store_failed = True
+        if effect.state is EffectState.SUCCEEDED:
+            value = "" if effect.value is None else f" --value {shlex.quote(effect.value)}"
+            what, way = "ended well", f"--done{value}"
+        elif effect.state in (EffectState.NOTHING, EffectState.ROLLED_BACK):
+            what, way = "has left no effect", "--not-done"
+        else:
+            return
+        words = f"assay settle {effect.run} {shlex.quote(effect.node)} {way}"
+        self._run.warn(
+            f"it {what}, but that is not on record: once the store can be written again, `{words}`"
+            " says so",
+            effect.node,
+        )
 
     def _may_repeat(self, executed: Executed) -> bool:
         """Whether another try of a node that is not sealed starts from where this one did."""

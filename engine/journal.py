@@ -66,8 +66,8 @@ class Fact(StrEnum):
     may have rewritten), recorded ({address, outputs ([[path, state]]), value, serves}: the
     result that stands from now on); by recovery also ended (pids)"""
     ROLLED_BACK = "rolled-back"
-    """attempt, why, put_back, removed, trashed ([[path, to]]), undo (how it ended), state (of the
-    effect from now on)"""
+    """attempt, why, put_back, removed, trashed ([[path, to]]), left (what came since), undo (how
+    it ended), state (of the effect from now on), problem"""
     EFFECT_SETTLED = "effect-settled"
     """attempt, by, done, value: what an operator says of an effect"""
     EFFECTS_CLOSED = "effects-closed"

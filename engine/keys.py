@@ -168,20 +168,23 @@ def effect_key(run: RunId, base_digest: str, node: Node, plan_key: str) -> Actio
 
 
 def content_key_over(
-    recipe: Recipe, before: Recipe, is_left: Callable[[RelPath, State], bool]
+    recipe: Recipe,
+    before: Recipe,
+    is_left: Callable[[RelPath, State], bool],
+    is_gone: Callable[[RelPath], bool],
 ) -> ActionKey:
-    """The key of `recipe`, with what an effect and those after it have left among its reads
-    (`is_left`) counted as it was `before` that, by the recipe it had then: a node that rewrites
-    what it reads has not got other inputs by it."""
+    """The key of `recipe`, with what an effect and those after it have left (`is_left`) or
+    removed (`is_gone`) among its reads counted as it was `before` that, by the recipe it had
+    then: a node that rewrites what it reads has not got other inputs by it."""
     reads, then = _section(recipe, "reads"), _section(before, "reads")
-    own = {
-        path: then[path]
-        for path, state in reads.items()
-        if path in then and is_left(RelPath(path), State(str(state)))
-    }
-    if not own:
-        return action_key(encode_recipe(recipe))
-    return action_key(encode_recipe({**recipe, "reads": {**reads, **own}}))
+    counted: dict[str, JsonValue] = {}
+    for path, state in reads.items():
+        if not is_left(RelPath(path), State(str(state))):
+            counted[path] = state
+        elif path in then:
+            counted[path] = then[path]
+    gone = {p: state for p, state in then.items() if p not in reads and is_gone(RelPath(p))}
+    return action_key(encode_recipe({**recipe, "reads": {**counted, **gone}}))
 
 
 def encode_recipe(recipe: Recipe) -> bytes:

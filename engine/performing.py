@@ -54,6 +54,7 @@ from assay.engine.states import (
     State,
 )
 from assay.engine.store import Store
+from assay.plans.entries import matches
 from assay.plans.model import Node, RelPath, Tier
 
 UNRECORDED = "was not started: where the store cannot be written its effect would not be recorded"
@@ -325,13 +326,20 @@ def judge_with(
 
     def key_over(row: EffectRow) -> ActionKey:
         # Those after it may have rewritten the same files: that is no edit either.
-        later = [each for each in store.effects.open_of(identity) if _is_after(each, row)]
-        left = {item for each in (row, *later) for item in each.outputs}
+        effects = [row, *(e for e in store.effects.open_of(identity) if _is_after(e, row))]
+        left = {item for each in effects for item in each.outputs}
+        kept = {path for path, _ in left}
+        attempts = [store.attempts.get(each.attempt) for each in effects]
+        written = [each.claims.writes for each in attempts if each is not None]
+
+        def is_gone(path: RelPath) -> bool:
+            return path not in kept and any(matches(entries, path) for entries in written)
 
         def is_left(path: RelPath, state: State) -> bool:
-            return (path, state) in left or (state == ABSENT and path in node.removes)
+            return (path, state) in left or (state == ABSENT and is_gone(path))
 
-        return content_key_over(now, cast(Recipe, json.loads(row.recipe)), is_left)
+        before = cast(Recipe, json.loads(row.recipe))
+        return content_key_over(now, before, is_left, is_gone)
 
     def explain(row: EffectRow) -> str:
         return summarize(find_changes(cast(Recipe, json.loads(row.recipe)), now))

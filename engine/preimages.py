@@ -77,6 +77,8 @@ class RolledBack:
     removed: tuple[RelPath, ...] = ()
     trashed: tuple[tuple[RelPath, str], ...] = ()
     """What stood there that nobody recorded, with the absolute path where it is now."""
+    left: tuple[RelPath, ...] = ()
+    """Files of somebody else's that came since the attempt had ended: they stay."""
 
 
 def path_of(folder: str, attempt: str) -> str:
@@ -143,7 +145,7 @@ def drop(path: str) -> None:
 
 def roll_back(
     preimage: Preimage,
-    made: Mapping[RelPath, State],
+    made: Mapping[RelPath, State] | None,
     *,
     measurer: Measurer,
     blobs: Blobs,
@@ -153,7 +155,8 @@ def roll_back(
     """Makes everything as `preimage` says, byte for byte and mode for mode, and checks it.
 
     What stands there instead goes if it is what the attempt is known to have `made`, else to
-    the folder `trash` (as `restore` uses it). May be repeated after a crash at any line, and
+    the folder `trash` (as `restore` uses it). None: that is not known, so whatever came since
+    may be its work; otherwise what it did not make and was not there before stays. May be repeated after a crash at any line, and
     is on disk when it returns. Raises FilesystemError, BlobMissing, BlobCorrupt.
     """
     try:
@@ -168,7 +171,7 @@ def _unreadable(root: str, error: OSError) -> FilesystemError:
 
 def _roll_back(
     preimage: Preimage,
-    made: Mapping[RelPath, State],
+    made: Mapping[RelPath, State] | None,
     measurer: Measurer,
     blobs: Blobs,
     staging: str,
@@ -180,6 +183,9 @@ def _roll_back(
     extra = [
         path for path in _list(root, preimage.places) if path not in wanted and path not in needed
     ]
+    left = tuple(path for path in extra if made is not None and path not in made)
+    extra = [path for path in extra if path not in left]
+    known = made or {}
     outputs = [(path, ABSENT) for path in extra]
     outputs += [item for item in wanted.items() if not _stands(*item, measurer)]
     try:
@@ -191,7 +197,7 @@ def _roll_back(
             blobs=blobs,
             staging=staging,
             trash=trash,
-            knows=lambda path, state: made.get(path) == state,
+            knows=lambda path, state: known.get(path) == state,
         )
     except CannotRestore as error:
         # A link whose target, no part of it, is another one by now: the check below decides.
@@ -213,8 +219,8 @@ def _roll_back(
         if not _stands(path, state, measurer):
             raise FilesystemError(f"{root}/{path}", "changes while it is put back")
     if done is None:
-        return RolledBack(put_back=tuple(path for path, _ in outputs))
-    return RolledBack(done.put_back, done.removed, done.trashed)
+        return RolledBack(put_back=tuple(path for path, _ in outputs), left=left)
+    return RolledBack(done.put_back, done.removed, done.trashed, left)
 
 
 def _places(node: Node, root: str) -> tuple[Entry, ...]:

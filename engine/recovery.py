@@ -194,7 +194,7 @@ class _Recovery:
 
     def _decide_effect(self, row: AttemptRow, effect: EffectRow) -> _Lost:
         lost = _Lost(row)
-        how = "was running when its assay ended"
+        how = "began, and how it ended is not on record"
         if effect.tier is Tier.COMPENSABLE and effect.is_sound:
             done = roll_back_files(
                 effect, store=self._store, measurer=self._measurer, blobs=self._blobs

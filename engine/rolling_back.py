@@ -20,6 +20,7 @@ def describe_fact(row: EffectRow, done: Compensated, why: str) -> JsonValue:
             "put_back": list(files.put_back),
             "removed": list(files.removed),
             "trashed": [list(pair) for pair in files.trashed],
+            "left": list(files.left),
             "undo": done.undo,
             "state": done.state.value,
             "problem": done.problem,
@@ -40,6 +41,10 @@ def describe_changes(row: EffectRow, done: Compensated) -> list[str]:
         paths = ", ".join(f"`{path}` is now {to}" for path, to in files.trashed[:3])
         more = f"; {len(files.trashed) - 3} more beside it" if len(files.trashed) > 3 else ""
         told.append(f"kept what stood there instead: {paths}{more}")
+    if files.left:
+        shown = ", ".join(f"`{path}`" for path in files.left[:3])
+        more = f" and {len(files.left) - 3} more" if len(files.left) > 3 else ""
+        told.append(f"left where it is what came since: {shown}{more}")
     if done.problem is not None:
         told.append(f"is not rolled back wholly: {done.problem}")
     return told

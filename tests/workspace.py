@@ -83,11 +83,12 @@ class Workspace:
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Starts `assay WORDS`; `finish` waits for its end."""
         return subprocess.Popen(
             [str(ASSAY), *words],
             cwd=self.root,
+            env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -326,6 +326,34 @@ def test_work_with_other_content_is_rolled_back_and_done_again(counted: Counted)
     assert counted.read("b") == "0\n0\ntwo\n"
 
 
+def test_a_file_that_came_since_stays(counted: Counted) -> None:
+    """What somebody else put into a written tree after the node was done is no work of the
+    node's: a rollback leaves it, and names it."""
+    counted.write("t/notes", "n\n")
+    counted.plan(
+        {
+            "mod": {
+                "run": "cat conf >> t/notes; echo > t/new; rm -f t/gone",
+                "reads": ["conf", "t/"],
+                "writes": ["t/"],
+                "tier": "compensable",
+            },
+            "bad": {"run": "test -e ok", "after": ["mod"], "cache": False},
+        }
+    )
+    counted.write("conf", "1\n")
+    counted.write("t/gone", "g\n")
+    for _ in range(2):
+        assert counted.assay("run").code == 1
+    assert counted.executions == ["mod", "bad", "bad"]
+    counted.write("t/mine", "mine\n")
+    done = counted.assay("run", "--json")
+    assert done.outcomes["mod"] == "built"
+    assert "left where it is what came since: `t/mine`" in warnings(done)
+    assert counted.files("t") == {"notes": "n\n1\n", "new": "\n", "mine": "mine\n"}
+    assert counted.trash() == {}
+
+
 def test_a_rewriter_that_was_done_counts_as_done(counted: Counted) -> None:
     """A node that rewrites what it reads has not got other inputs by its own work."""
     counted.write("f", "0\n")
