@@ -156,8 +156,10 @@ def roll_back(
 
     What stands there instead goes if it is what the attempt is known to have `made`, else to
     the folder `trash` (as `restore` uses it). None: that is not known, so whatever came since
-    may be its work; otherwise what it did not make and was not there before stays. May be repeated after a crash at any line, and
-    is on disk when it returns. Raises FilesystemError, BlobMissing, BlobCorrupt.
+    may be its work; otherwise what it did not make and was not there before stays.
+
+    May be repeated after a crash at any line, and is on disk when it returns. Raises
+    FilesystemError, BlobMissing, BlobCorrupt.
     """
     try:
         return _roll_back(preimage, made, measurer, blobs, staging, trash)

@@ -118,7 +118,7 @@ def an_effect(
     begun_seq: int | None = None,
     settled_seq: int | None = None,
     is_open: bool = True,
-    outputs: Mapping[str, str] | None = None,
+    outputs: Mapping[RelPath, State] | Mapping[str, str] | None = None,
     undo: str | None = None,
 ) -> EffectRow:
     """The effect of attempt RUN-NUMBER, begun at position `number` unless told otherwise."""

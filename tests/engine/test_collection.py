@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from handmade import node
 from store_rows import (
     a_result,
     a_run,
     an_attempt,
+    an_effect,
     digest,
     finish,
     open_store,
     start_python,
 )
 
-from assay.engine import collection
+from assay.engine import collection, preimages
 from assay.engine.blobs import Blobs
+from assay.engine.measuring import Measurer
 from assay.engine.results import Held
-from assay.engine.states import RunId, RunStatus, State
+from assay.engine.states import AttemptId, EffectState, RunId, RunStatus, State
 from assay.engine.store import Store
 from assay.plans.model import Digest, NodeName, RelPath
 
@@ -164,6 +168,105 @@ def test_what_a_running_attempt_needs_stays(store: Store, blobs: Blobs) -> None:
         action(store, blobs)
         assert blobs.has(since)
         assert blobs.has(before)
+    assert not blobs.has(loose)
+
+
+def keep_preimage(store: Store, blobs: Blobs, attempt: str, text: str) -> tuple[Path, Digest]:
+    """The pre-image of an attempt that may write a file which holds `text`, taken hours ago;
+    its path and its one blob."""
+    Path(store.root, "f").write_text(text)
+    path = Path(preimages.path_of(store.preimages, attempt))
+    measurer = Measurer(store.root, store.stats, time.time_ns)
+    taken = preimages.take(node("n", writes=["f"]), measurer, blobs, str(path))
+    (found,) = taken.digests
+    for place in (path, blob_path(store, found)):
+        make_older(place, 9 * HOUR)
+    return path, found
+
+
+ACTIONS = {
+    "all": collection.collect,
+    "small": lambda store, blobs: collection.collect(store, blobs, max_size_bytes=0),
+    "young": lambda store, blobs: collection.collect(store, blobs, max_age_seconds=HOUR),
+    "clear": collection.clear_cache,
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_what_an_open_effect_wrote_stays(store: Store, blobs: Blobs, action: str) -> None:
+    """C93: a later run settles its node from the record and puts its outputs back; once nobody
+    asks for it any more they are of no more use than others."""
+    found = {name: blobs.put_bytes(name.encode()) for name in ("open", "link", "closed")}
+    for name in found.values():
+        make_older(blob_path(store, name), 9 * HOUR)
+    store.effects.put(
+        an_effect(
+            "aaaaaaaa",
+            1,
+            state=EffectState.SUCCEEDED,
+            outputs={"o": f"exec:{found['open']}", "l": f"link:{found['link']}", "x": "absent"},
+        )
+    )
+    store.effects.put(
+        an_effect("aaaaaaaa", 2, is_open=False, outputs={"o": f"file:{found['closed']}"})
+    )
+    ACTIONS[action](store, blobs)
+    assert [name for name, digest in found.items() if blobs.has(digest)] == ["open", "link"]
+    store.effects.close([AttemptId("aaaaaaaa-1")])
+    ACTIONS[action](store, blobs)
+    assert not any(blobs.has(digest) for digest in found.values())
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_what_can_be_rolled_back_stays(store: Store, blobs: Blobs, action: str) -> None:
+    """C93: with every blob it needs, however old; that of an effect nobody asks for goes by age,
+    and its blobs with it."""
+    kept = {
+        "open": keep_preimage(store, blobs, "aaaaaaaa-1", "open"),
+        "closed": keep_preimage(store, blobs, "aaaaaaaa-2", "closed"),
+        "unknown": keep_preimage(store, blobs, "aaaaaaaa-3", "unknown"),
+    }
+    store.effects.put(an_effect("aaaaaaaa", 1))
+    store.effects.put(an_effect("aaaaaaaa", 2, is_open=False))
+    ACTIONS[action](store, blobs)
+    stays = {"open"} if action == "young" else {"open", "closed", "unknown"}
+    assert {name for name, (path, _) in kept.items() if path.exists()} == stays
+    assert {name for name, (_, digest) in kept.items() if blobs.has(digest)} == stays
+
+
+def test_what_a_running_attempt_could_be_rolled_back_to_stays(store: Store, blobs: Blobs) -> None:
+    """C93: also when another run was told to start over, so that nobody asks for its effect."""
+    path, found = keep_preimage(store, blobs, "aaaaaaaa-1", "before")
+    store.runs.create(a_run("aaaaaaaa"))
+    store.attempts.begin(an_attempt("aaaaaaaa", 1, began_at=store.now() - 9 * HOUR))
+    store.effects.put(an_effect("aaaaaaaa", 1, is_open=False))
+    collection.collect(store, blobs, max_age_seconds=HOUR)
+    assert path.exists()
+    assert blobs.has(found)
+
+
+def test_a_young_preimage_stays(store: Store, blobs: Blobs) -> None:
+    """C93: its effect may not be on record yet for whoever collects."""
+    path, found = keep_preimage(store, blobs, "aaaaaaaa-1", "before")
+    os.utime(path)
+    collection.collect(store, blobs, max_age_seconds=0)
+    assert path.exists()
+    assert blobs.has(found)
+
+
+def test_a_damaged_preimage_is_in_nobodys_way(store: Store, blobs: Blobs) -> None:
+    """C87: it stays for whoever must be told, and all else is collected."""
+    path, _ = keep_preimage(store, blobs, "aaaaaaaa-1", "one")
+    _, sound = keep_preimage(store, blobs, "aaaaaaaa-2", "two")
+    for number in (1, 2):
+        store.effects.put(an_effect("aaaaaaaa", number, node=f"n{number}"))
+    loose = blobs.put_bytes(b"loose")
+    make_older(blob_path(store, loose), HOUR)
+    path.write_text("x")
+    make_older(path, 9 * HOUR)
+    collection.collect(store, blobs, max_age_seconds=HOUR)
+    assert path.read_text() == "x"
+    assert blobs.has(sound)
     assert not blobs.has(loose)
 
 

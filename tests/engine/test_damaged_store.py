@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from store_rows import a_run, an_attempt, digest, open_store, record_build
+from store_rows import a_run, an_attempt, an_effect, digest, open_store, record_build
 
 from assay.engine import database as databases
 from assay.engine.attempts import Attempts
 from assay.engine.blobs import Blobs
 from assay.engine.collection import verify_cache
+from assay.engine.effects import Effects
 from assay.engine.results import ResultRow
 from assay.engine.runs import Runs
 from assay.engine.salvage import salvage
@@ -308,6 +309,134 @@ def test_damaged_files_of_one_second_keep_apart(tmp_path: Path) -> None:
     aside = tmp_path / ".assay" / "damaged"
     assert sorted(path.read_text() for path in aside.iterdir()) == ["one", "three", "two"]
     assert "assay.db-19700101T001640" in os.listdir(aside)
+
+
+MANY = 400
+"""Effects enough for their table to have several pages."""
+
+
+def damage_table(root: Path, table: str, which: str) -> None:
+    """Fills one page of a table with other bytes: its root, or the last one below that."""
+    store = open_store(root)
+    found = store.database.query_one("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+    if which == "leaf":
+        found = store.database.query_one(
+            "SELECT max(pageno) FROM dbstat WHERE name = ? AND pagetype = 'leaf'", (table,)
+        )
+    assert found is not None
+    store.close()
+    with (root / ".assay" / "assay.db").open("r+b") as file:
+        file.seek((found[0] - 1) * 4096)
+        file.write(bytes(4096))
+    (root / ".assay" / "tmp" / "check-database").touch()
+
+
+def build_with_effects(root: Path, *, marked: bool = True) -> None:
+    store = open_store(root)
+    if marked:
+        store.expect_effects()
+    record_build(store, "0000000a", NODES)
+    with store.transaction():
+        for number in range(MANY):
+            store.effects.put(an_effect("0000000a", number, node=f"n{number}"))
+        store.effects.save_selection(RunId("0000000a"), [NodeName("n0"), NodeName("n1")])
+    store.close()
+
+
+@pytest.mark.parametrize("table", ["results", "recorded_outputs", "plans", "pins", "stat_cache"])
+def test_effects_survive_damage_elsewhere(tmp_path: Path, table: str) -> None:
+    """C87: what they were and what their run had selected is read from the damaged file, and
+    nothing is told as lost."""
+    build_with_effects(tmp_path)
+    damage_table(tmp_path, table, "root")
+    store = open_store(tmp_path)
+    assert len(store.notices) == 1
+    assert store.effects.of_run(RunId("0000000a")) == [
+        an_effect("0000000a", number, node=f"n{number}") for number in range(MANY)
+    ]
+    assert store.effects.selection_of(RunId("0000000a")) == frozenset(map(NodeName, ("n0", "n1")))
+    assert store.effects.lost() is None
+    store.close()
+
+
+@pytest.mark.parametrize("which", ["root", "leaf"])
+@pytest.mark.parametrize("table", ["effects", "runs"])
+def test_effects_that_cannot_be_read_are_told_as_lost(
+    tmp_path: Path, table: str, which: str
+) -> None:
+    """C87: those that can be are as they were; the new store says where the others are, and
+    goes on saying so."""
+    build_with_effects(tmp_path)
+    if table == "runs":
+        store = open_store(tmp_path)
+        with store.transaction():
+            for number in range(MANY):
+                store.runs.create(a_run(f"{number:07x}f", status=RunStatus.COMPLETED))
+        store.close()
+    damage_table(tmp_path, table, which)
+    store = open_store(tmp_path)
+    (aside,) = (tmp_path / ".assay" / "damaged").iterdir()
+    assert store.effects.lost() == f"the damaged one is kept as `{aside}`"
+    found = store.effects.of_run(RunId("0000000a"))
+    assert len(found) == MANY if table == "runs" else len(found) < MANY
+    for row in found:
+        assert row == an_effect("0000000a", row.begun_seq, node=row.node)
+    store.close()
+    again = open_store(tmp_path)
+    assert again.notices == ()
+    assert again.effects.lost() == f"the damaged one is kept as `{aside}`"
+    again.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"hello\n" * 1000])
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_store_replaced_by_another_file_has_lost_its_effects(
+    tmp_path: Path, content: bytes, marked: bool
+) -> None:
+    """C87: if it ever had any."""
+    build_with_effects(tmp_path, marked=marked)
+    path = tmp_path / ".assay" / "assay.db"
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    path.write_bytes(content)
+    store = open_store(tmp_path)
+    (aside,) = (tmp_path / ".assay" / "damaged").iterdir()
+    expected = f"the damaged one is kept as `{aside}`" if marked else None
+    assert store.effects.lost() == expected
+    store.close()
+
+
+def test_what_was_lost_before_stays_lost(tmp_path: Path) -> None:
+    """C87: a second repair, of a store whose effects are all there, forgets nothing of the
+    first."""
+    build_with_effects(tmp_path)
+    store = open_store(tmp_path)
+    store.effects.mark_lost("the damaged one is kept as `x`")
+    store.close()
+    damage_table(tmp_path, "results", "root")
+    store = open_store(tmp_path)
+    assert len(store.notices) == 1
+    assert store.effects.lost() == "the damaged one is kept as `x`"
+    assert len(store.effects.of_run(RunId("0000000a"))) == MANY
+    store.close()
+
+
+def test_what_is_salvaged_says_whether_it_has_all_effects(tmp_path: Path) -> None:
+    """A sound database has; the seals of its rows fit as before."""
+    damaged, fresh = databases.open_in_memory(), databases.open_in_memory()
+    old, new = Effects(damaged), Effects(fresh)
+    rows = [an_effect("aaaaaaaa", number, node=f"n\udcff{number}") for number in range(5)]
+    for row in rows:
+        old.put(row)
+    damaged.execute("UPDATE effects SET data = '' WHERE attempt = 'aaaaaaaa-3'")
+    found = salvage(damaged, fresh)
+    assert found.has_all_effects
+    assert found.kept["effects"] == 5
+    kept = new.of_run(RunId("aaaaaaaa"))
+    assert [row.is_sound for row in kept] == [True, True, True, False, True]
+    assert [row for row in kept if row.is_sound] == rows[:3] + rows[4:]
+    damaged.close()
+    fresh.close()
 
 
 def test_positions_that_are_given_again_order_nothing(tmp_path: Path) -> None:

@@ -124,3 +124,99 @@ def test_nodes_outside_the_selection_have_no_state() -> None:
     assert graph.settle(0, Outcome.BUILT) == [1]
     assert graph.settle(1, Outcome.BUILT) == []
     assert graph.unsettled() == ()
+
+
+def test_a_template_that_expanded_before_is_taken_up_as_it_was() -> None:
+    """It waits for what it follows and for its instances, and runs once all have settled."""
+    plan = plan_of((), (0,), (1,), (0,), (0,))
+    graph = RuntimeGraph(plan, (0, 1, 2))
+    graph.adopt(plan, (3, 4), 1)
+    assert graph.ready_at_start() == (0,)
+    assert graph.dependencies(1) == (0, 3, 4)
+    assert graph.unsettled() == (0, 1, 2, 3, 4)
+    assert graph.settle(0, Outcome.CLEAN) == [3, 4]
+    assert graph.state(1) is NodeState.WAITING
+    assert graph.settle(3, Outcome.CLEAN) == []
+    assert graph.settle(4, Outcome.FAILED) == [1]
+    assert graph.verdict(1) is Verdict.SKIP
+    assert graph.find_culprit(1) == 4
+
+
+def test_a_template_without_dependencies_waits_for_what_it_had_expanded_to() -> None:
+    """It was ready a moment before, and its instances are from now on."""
+    plan = plan_of((), (0,), (), ())
+    graph = RuntimeGraph(plan, (0, 1))
+    graph.adopt(plan, (2, 3), 0)
+    assert graph.state(0) is NodeState.WAITING
+    assert graph.ready_at_start() == (2, 3)
+    assert graph.settle(2, Outcome.BUILT) == []
+    assert graph.settle(3, Outcome.BUILT) == [0]
+    assert graph.settle(0, Outcome.CLEAN) == [1]
+
+
+def test_a_template_that_had_expanded_to_nothing_is_ready() -> None:
+    """Nothing holds it back."""
+    plan = plan_of((), (0,))
+    graph = RuntimeGraph(plan, (0, 1))
+    graph.adopt(plan, (), 0)
+    assert graph.ready_at_start() == (0,)
+    assert graph.settle(0, Outcome.CLEAN) == [1]
+
+
+def test_what_instances_need_joins_when_it_is_taken_up() -> None:
+    """However far it lies above them, and once."""
+    #      0 template, 1 follower, 2 above 3, 3 and the template above the instances 4 and 5
+    plan = plan_of((), (0,), (), (2,), (3,), (2, 3))
+    graph = RuntimeGraph(plan, (0, 1))
+    assert graph.find_unselected(plan, (4, 5)) == (2, 3)
+    graph.adopt(plan, (4, 5), 0)
+    assert sorted(graph.selected) == [0, 1, 2, 3, 4, 5]
+    assert graph.ready_at_start() == (2,)
+    assert graph.settle(2, Outcome.BUILT) == [3]
+    assert graph.settle(3, Outcome.BUILT) == [4, 5]
+    assert graph.settle(4, Outcome.BUILT) == []
+    assert graph.settle(5, Outcome.BUILT) == [0]
+
+
+def test_templates_whose_instances_need_each_other_are_taken_up() -> None:
+    """In the order they expanded: a later one's instances may follow those of an earlier."""
+    #      0 and 1 templates, 2 an instance of 0, 3 one of 1 that follows the template 0
+    plan = plan_of((), (0,), (), (0, 2))
+    graph = RuntimeGraph(plan, (0, 1))
+    graph.adopt(plan, (2,), 0)
+    graph.adopt(plan, (3,), 1)
+    assert graph.ready_at_start() == (2,)
+    assert graph.settle(2, Outcome.BUILT) == [0]
+    assert graph.settle(0, Outcome.CLEAN) == [3]
+    assert graph.settle(3, Outcome.BUILT) == [1]
+    assert graph.verdict(1) is Verdict.RUN
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [(0, {1, 2, 3, 4}), (1, {3, 4}), (2, {3, 4}), (3, {4}), (4, set()), (5, set())],
+)
+def test_what_follows_a_node_is_known_however_far(index: int, expected: set[int]) -> None:
+    """Each once, the node itself apart."""
+    graph = graph_of((), (0,), (0,), (1, 2), (3,), ())
+    assert graph.followers(index) == expected
+
+
+def test_what_is_not_selected_follows_nothing() -> None:
+    """Nor does anything follow through it."""
+    graph = RuntimeGraph(plan_of((), (0,), (1,), (0,)), (0, 3))
+    assert graph.followers(0) == {3}
+
+
+def test_what_follows_an_instance_follows_its_template() -> None:
+    """The template first, and all behind it; whether it expands now or had before."""
+    plan = plan_of((), (0,), (1,), (0,), (0,))
+    adopted = RuntimeGraph(plan, (0, 1, 2))
+    adopted.adopt(plan, (3, 4), 1)
+    assert adopted.followers(0) == {1, 2, 3, 4}
+    grown = RuntimeGraph(plan_of((), (0,), (1,)), (0, 1, 2))
+    grown.settle(0, Outcome.BUILT)
+    grown.append(plan, (3, 4), 1)
+    for graph in (adopted, grown):
+        assert graph.followers(3) == {1, 2}
+        assert graph.followers(1) == {2}

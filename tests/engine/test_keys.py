@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -16,13 +16,15 @@ from assay.engine.keys import (
     Role,
     action_key,
     address_of,
+    content_key_over,
+    effect_key,
     encode_recipe,
     find_changes,
     is_cacheable,
     summarize,
     write_recipe,
 )
-from assay.engine.states import ActionKey, RunId, State
+from assay.engine.states import ABSENT, ActionKey, RunId, State
 from assay.plans.model import (
     Argv,
     Background,
@@ -219,6 +221,124 @@ def test_a_scope_narrows_the_address_and_not_the_key() -> None:
 def test_a_node_that_nothing_can_tell_about_runs_every_time(node: Node, expected: bool) -> None:
     """No reads, no writes, no references: never up to date, unless it says so (C19)."""
     assert is_cacheable(node) is expected
+
+
+@pytest.mark.parametrize("tier", [Tier.COMPENSABLE, Tier.IRREVERSIBLE])
+@pytest.mark.parametrize("enabled", [None, True])
+def test_an_effect_is_never_served_from_the_cache(tier: Tier, enabled: bool | None) -> None:
+    """C98: nothing in a cache says that something happened in the world."""
+    policy = CachePolicy(enabled)
+    assert not is_cacheable(dataclasses.replace(BASE, tier=tier, cache=policy))
+
+
+def test_an_effect_has_a_key_of_its_own_in_each_run() -> None:
+    """C96: run, plan, node and what it declares: nothing that another run did is found by it."""
+    run = RunId("aaaaaaaa")
+    keys = {
+        effect_key(run, "p", BASE, "k"),
+        effect_key(RunId("bbbbbbbb"), "p", BASE, "k"),
+        effect_key(run, "q", BASE, "k"),
+        effect_key(run, "p", dataclasses.replace(BASE, name=NodeName("m")), "k"),
+        effect_key(run, "p", BASE, "l"),
+        effect_key(run, "pk", BASE, ""),
+        key_of(),
+    }
+    assert len(keys) == 7
+    assert effect_key(run, "p", BASE, "k") == effect_key(
+        run, "p", dataclasses.replace(BASE, description="x", timeout_seconds=1.0), "k"
+    )
+
+
+def reads(**states: str) -> dict[RelPath, State]:
+    return {RelPath(path): State(state) for path, state in states.items()}
+
+
+def is_in(left: Mapping[RelPath, State]) -> Callable[[RelPath, State], bool]:
+    """Whether a path stands as an effect has left it."""
+    return lambda path, state: left.get(path) == state
+
+
+BEFORE = reads(f="file:1", g="file:2")
+"""What the effect read."""
+
+
+@pytest.mark.parametrize(
+    ("now", "left"),
+    [
+        # Nothing of what it left is read.
+        (BEFORE, {}),
+        (BEFORE, reads(o="file:9")),
+        # It rewrote what it reads, or only touched it.
+        (reads(f="file:9", g="file:2"), reads(f="file:9")),
+        (reads(f="exec:1", g="file:2"), reads(f="exec:1")),
+        (reads(f="file:9", g="file:8"), reads(f="file:9", g="file:8")),
+        (BEFORE, reads(f="file:1")),
+        # It removed what it reads, by name or by a pattern.
+        (reads(f=ABSENT, g="file:2"), reads(f=ABSENT)),
+        (reads(g="file:2"), reads(f=ABSENT)),
+        # It added to what a pattern of its own matches.
+        (reads(f="file:1", g="file:2", h="file:9"), reads(h="file:9")),
+        # All of it is as before again.
+        (BEFORE, reads(f="file:9", h="file:9")),
+    ],
+)
+def test_what_an_effect_left_is_no_other_content(
+    now: Mapping[RelPath, State], left: Mapping[RelPath, State]
+) -> None:
+    """C104: a node that rewrites, removes or adds to what it reads has no other inputs by it:
+    it is done, not to be done again."""
+    found = content_key_over(recipe_of(reads=now), stored(recipe_of(reads=BEFORE)), is_in(left))
+    assert found == key_of(reads=BEFORE)
+
+
+@pytest.mark.parametrize(
+    ("now", "left"),
+    [
+        (reads(f="file:7", g="file:2"), {}),
+        (reads(f="file:7", g="file:2"), reads(f="file:9")),
+        (reads(f="file:9", g="file:7"), reads(f="file:9")),
+        (reads(f="file:1"), {}),
+        (reads(f="file:1"), reads(f="file:1")),
+        (reads(f="file:1"), reads(g="file:9")),
+        (reads(f="file:1", g="file:2", h="file:7"), {}),
+        (reads(f="file:1", g="file:2", h="file:7"), reads(h="file:9")),
+        (reads(f=ABSENT, g="file:2"), {}),
+        (reads(f=ABSENT, g="file:2"), reads(f="file:9")),
+    ],
+)
+def test_what_somebody_else_left_is_other_content(
+    now: Mapping[RelPath, State], left: Mapping[RelPath, State]
+) -> None:
+    """An edit, a new file or one that is gone since counts, whatever else the effect wrote."""
+    found = content_key_over(recipe_of(reads=now), stored(recipe_of(reads=BEFORE)), is_in(left))
+    assert found != key_of(reads=BEFORE)
+
+
+def test_all_else_of_the_content_counts_too() -> None:
+    """What the effect left hides no other command, tool or value."""
+    left = is_in(reads(f="file:9"))
+    now = reads(f="file:9", g="file:2")
+    before = stored(recipe_of(reads=BEFORE))
+    others: list[dict[str, object]] = [
+        {"tools": {"cc": "23"}},
+        {"values": {"V": 1}},
+        {"passed": {}},
+    ]
+    for changed in others:
+        after = recipe_of(reads=now, **changed)
+        assert content_key_over(after, before, left) == key_of(reads=BEFORE, **changed)
+        assert content_key_over(after, before, left) != key_of(reads=BEFORE)
+
+
+def test_a_record_without_a_recipe_gives_the_content_of_now() -> None:
+    """As that of a damaged row."""
+    assert content_key_over(recipe_of(), {}, is_in({})) == key_of()
+
+
+def stored(recipe: Recipe) -> Recipe:
+    """As it comes back from the store."""
+    found: Recipe = json.loads(encode_recipe(recipe))
+    return found
 
 
 def test_the_explanation_is_empty_exactly_when_the_keys_agree() -> None:

@@ -150,6 +150,59 @@ def test_a_claimed_run_has_a_new_owner(store: Store) -> None:
     store.runs.settle(RUN, 2, RunStatus.COMPLETED, {})
 
 
+ENDED = [status for status in RunStatus if status not in (RunStatus.PENDING, RunStatus.RUNNING)]
+
+
+@pytest.mark.parametrize("status", ENDED)
+@pytest.mark.parametrize("even_completed", [False, True])
+def test_a_run_that_settled_is_gone_on_with(
+    store: Store, status: RunStatus, even_completed: bool
+) -> None:
+    """C103: under a new fence and as if it had not ended, unless it completed and nobody takes
+    anything of it back; all else of it stays."""
+    before = dataclasses.replace(a_run(RUN), settled_at=None)
+    store.runs.create(before)
+    store.runs.cancel(RUN, "somebody")
+    store.runs.settle(RUN, 1, status, {"built": 2}, settled_at=5.0)
+    settled = store.runs.get(RUN)
+    heir = this_owner()
+    if status is RunStatus.COMPLETED and not even_completed:
+        with pytest.raises(LostFence):
+            store.runs.reopen(RUN, 1, heir)
+        assert store.runs.get(RUN) == settled
+        assert store.runs.cancel_of(RUN) is not None
+        return
+    assert store.runs.reopen(RUN, 1, heir, even_completed=even_completed) == 2
+    found = store.runs.get(RUN)
+    assert found == dataclasses.replace(
+        before, owner=heir, fence=2, heartbeat_at=found.heartbeat_at
+    )
+    assert found.heartbeat_at > before.heartbeat_at
+    # What ended it before does not end it again.
+    assert store.runs.cancel_of(RUN) is None
+    assert [row.id for row in store.runs.unsettled()] == [RUN]
+    for attempt in (
+        lambda: store.runs.reopen(RUN, 1, this_owner(), even_completed=True),
+        lambda: store.runs.reopen(RUN, 2, this_owner(), even_completed=True),
+        lambda: store.runs.check_fence(RUN, 1),
+        lambda: store.runs.settle(RUN, 1, RunStatus.COMPLETED, {}),
+    ):
+        with pytest.raises(LostFence):
+            attempt()
+    store.runs.settle(RUN, 2, RunStatus.COMPLETED, {"built": 3})
+    assert store.runs.get(RUN).counts == {"built": 3}
+
+
+@pytest.mark.parametrize("status", [RunStatus.PENDING, RunStatus.RUNNING])
+def test_a_run_that_has_not_settled_is_not_reopened(store: Store, status: RunStatus) -> None:
+    """Nor one that never was, nor under a fence that is not its own."""
+    store.runs.create(a_run(RUN, status=status))
+    for run, fence in ((RUN, 1), (RUN, 2), (RunId("bbbbbbbb"), 1)):
+        with pytest.raises(LostFence):
+            store.runs.reopen(run, fence, this_owner(), even_completed=True)
+    assert store.runs.get(RUN) == a_run(RUN, status=status, owner=store.runs.get(RUN).owner)
+
+
 CLAIMER = """
 import sys, store_rows
 from assay.engine.runs import LostFence
@@ -157,17 +210,23 @@ store = store_rows.open_store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    print("got", store.runs.claim("aaaaaaaa", 1, store_rows.this_owner()))
+    take_over = getattr(store.runs, sys.argv[2])
+    print("got", take_over("aaaaaaaa", 1, store_rows.this_owner()))
 except LostFence:
     print("lost")
 store.close()
 """
 
 
-def test_of_many_claimers_one_wins(store: Store, tmp_path: Path) -> None:
-    """C103: a run whose owner died is taken over once."""
-    store.runs.create(a_run(RUN))
-    claimers = [start_python(CLAIMER, str(tmp_path)) for _ in range(6)]
+@pytest.mark.parametrize(
+    ("how", "status"), [("claim", RunStatus.RUNNING), ("reopen", RunStatus.INTERRUPTED)]
+)
+def test_of_many_claimers_one_wins(
+    store: Store, tmp_path: Path, how: str, status: RunStatus
+) -> None:
+    """C103: a run whose owner died, or that settled, is taken over once."""
+    store.runs.create(a_run(RUN, status=status))
+    claimers = [start_python(CLAIMER, str(tmp_path), how) for _ in range(6)]
     for claimer in claimers:
         assert claimer.stdout is not None
         claimer.stdout.readline()

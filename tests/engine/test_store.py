@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ground import run_python
 from store_rows import (
     a_result,
     a_run,
@@ -284,6 +285,64 @@ def in_namespace(program: str, *words: str) -> str:
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def test_a_store_remembers_that_it_had_effects(store: Store, tmp_path: Path) -> None:
+    """C87: by a file of its own that outlives the database, made once and for the owner only;
+    from then on every commit is on disk."""
+    mark = tmp_path / ".assay" / "has-effects"
+    assert not mark.exists()
+    assert store.database.query_one("PRAGMA synchronous") == (1,)
+    store.expect_effects()
+    info = mark.stat()
+    assert (info.st_size, stat.S_IMODE(info.st_mode)) == (0, 0o600)
+    assert store.database.query_one("PRAGMA synchronous") == (2,)
+    store.expect_effects()
+    again = mark.stat()
+    assert (again.st_ino, again.st_ctime_ns) == (info.st_ino, info.st_ctime_ns)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_database_that_is_gone_has_lost_its_effects(tmp_path: Path, marked: bool) -> None:
+    """C87: the new one says so, if there were any; that there is none at all is no loss."""
+    store = open_store(tmp_path)
+    assert store.effects.lost() is None
+    if marked:
+        store.expect_effects()
+    store.close()
+    path = tmp_path / ".assay" / "assay.db"
+    path.unlink()
+    store = open_store(tmp_path)
+    assert store.effects.lost() == (f"`{path}` is gone" if marked else None)
+    store.close()
+
+
+def test_a_store_that_is_only_in_memory_expects_no_effects(store: Store, tmp_path: Path) -> None:
+    """None are begun there, and no file is made."""
+    store.degrade("`x` cannot be written: the disk is full")
+    store.expect_effects()
+    assert not (tmp_path / ".assay" / "has-effects").exists()
+
+
+UNREMEMBERED = """
+import os, sys, store_rows
+from assay.engine.store_errors import StoreUnwritable
+store = store_rows.open_store(sys.argv[1])
+os.chmod(store.folder, 0o500)
+try:
+    store.expect_effects()
+except StoreUnwritable as error:
+    print(error)
+os.chmod(store.folder, 0o700)
+store.close()
+"""
+
+
+def test_where_it_cannot_be_remembered_no_effect_is_expected(tmp_path: Path) -> None:
+    """C89: the store says so before anything begins."""
+    done = run_python(UNREMEMBERED, str(tmp_path), obeys_modes=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"`{tmp_path}/.assay/has-effects` cannot be written: permission denied\n"
 
 
 ASK = """
