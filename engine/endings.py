@@ -118,7 +118,8 @@ class Endings:
                 now,
             )
             if ending.result is not None:
-                self._run.store.results.put(replace(ending.result, journal_seq=position))
+                result = replace(ending.result, journal_seq=position)
+                self._run.store.results.put(result, self._find_made(executed))
             if ending.effect is not None:
                 self._run.store.effects.put(replace(ending.effect, settled_seq=position))
 
@@ -211,8 +212,8 @@ class Endings:
                 ending.result = row
                 self._run.made.add(row.address)
             else:
-                note = self._run.store.results.note_outputs
-                self._run.ledger.write(partial(note, row.plan_file, row.node, row.outputs))
+                note, made = self._run.store.results.note_outputs, self._find_made(executed)
+                self._run.ledger.write(partial(note, row.plan_file, row.node, made))
             ending.fact["recorded"] = {
                 "address": row.address,
                 "outputs": [list(item) for item in row.outputs],
@@ -286,6 +287,13 @@ class Endings:
             return None
         self._run.warn(text, node.name)
         return row
+
+    def _find_made(self, executed: Executed) -> list[tuple[RelPath, State]]:
+        """The outputs that are the attempt's work, or were recorded as somebody's before: a
+        user's own file inside a written tree is neither."""
+        before = executed.assignment.row.before
+        knows = self._run.store.results.knows
+        return [item for item in executed.outputs if before.get(item[0]) != item[1] or knows(*item)]
 
     def _knows_or_made(self, executed: Executed) -> Callable[[RelPath, State], bool]:
         """Content that some result recorded, or that this attempt has just made; a user's

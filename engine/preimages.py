@@ -185,7 +185,7 @@ def _roll_back(
     extra = [
         path for path in _list(root, preimage.places) if path not in wanted and path not in needed
     ]
-    left = tuple(path for path in extra if made is not None and path not in made)
+    left = tuple(path for path in extra if made is not None and _is_foreign(root, path, made))
     extra = [path for path in extra if path not in left]
     known = made or {}
     outputs = [(path, ABSENT) for path in extra]
@@ -223,6 +223,12 @@ def _roll_back(
     if done is None:
         return RolledBack(put_back=tuple(path for path, _ in outputs), left=left)
     return RolledBack(done.put_back, done.removed, done.trashed, left)
+
+
+def _is_foreign(root: str, path: RelPath, made: Mapping[RelPath, State]) -> bool:
+    """Whether somebody else put it there; an empty folder holds nobody's work."""
+    info = look(f"{root}/{path}")
+    return path not in made and info is not None and not S_ISDIR(info.st_mode)
 
 
 def _places(node: Node, root: str) -> tuple[Entry, ...]:

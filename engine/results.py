@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from assay.engine.database import Database, Row
 
 
+Outputs = Sequence[tuple[RelPath, State]]
+
+
 @dataclass(frozen=True, slots=True)
 class ResultRow:
     address: str
@@ -108,9 +111,10 @@ class Results:
         )
         return 0 if row is None else int(row[0])
 
-    def put(self, row: ResultRow) -> None:
-        """Record a result in place of the one under its address, and what it names. One that
-        may not serve takes no place from one that may."""
+    def put(self, row: ResultRow, made: Outputs | None = None) -> None:
+        """Record a result in place of the one under its address. One that may not serve takes no
+        place from one that may. `made` are the outputs that its node has made, all of them
+        unless given: what was there before and is as it was is somebody else's."""
         values = (
             to_column(row.address),
             row.action_key,
@@ -130,11 +134,9 @@ class Results:
         )
         with self._database.atomically():
             self._database.execute(_PUT, (*values, _seal(values), row.recorded_at))
-            self.note_outputs(row.plan_file, row.node, row.outputs)
+            self.note_outputs(row.plan_file, row.node, row.outputs if made is None else made)
 
-    def note_outputs(
-        self, plan_file: str, node: NodeName, outputs: Sequence[tuple[RelPath, State]]
-    ) -> None:
+    def note_outputs(self, plan_file: str, node: NodeName, outputs: Outputs) -> None:
         """This node left these states there, by executing or by being served what another
         node or plan had recorded."""
         if outputs:

@@ -149,3 +149,17 @@ def test_what_finished_before_the_kill_is_kept(
     done = again.finish()
     assert done.outcomes == {"a": "clean", "b": "built"}
     assert counted.executions == ["a"]
+
+
+def test_a_file_that_was_there_before_is_nobodys_output_to_clear(counted: Counted) -> None:
+    """C35: what stood inside a written tree before its node first ran, and was not changed by
+    it, is not cleared when the node runs again."""
+    counted.write("d/mine", "mine\n")
+    counted.write("in", "1\n")
+    counted.plan({"a": {"run": "cp in d/out", "reads": ["in"], "writes": ["d/"]}})
+    assert counted.ran() == ["a"]
+    for text in ("2\n", "3\n"):
+        counted.write("in", text)
+        assert counted.ran() == ["a"]
+        assert counted.files("d") == {"mine": "mine\n", "out": text}
+    assert counted.trash() == {}
