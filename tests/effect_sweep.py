@@ -82,7 +82,9 @@ writes = ["notes", "amended"]
 
 [nodes.tree]
 after = ["amend"]
-run = "mkdir -p tree/empty tree/sub; cp site/one tree/sub; chmod +x tree/sub/one; ln -sf sub tree/l"
+run = \"\"\"
+mkdir -p tree/empty tree/sub; cp site/one tree/sub; chmod +x tree/sub/one; ln -sfn sub tree/l
+\"\"\"
 reads = ["site/"]
 writes = ["tree/"]
 
