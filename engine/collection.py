@@ -310,7 +310,9 @@ def _used_by_attempts(store: Store) -> set[Digest]:
 def _open_preimages(store: Store) -> set[str]:
     """Pre-images that a run may still have to put back."""
     folder = store.preimages
-    return {preimages.path_of(folder, row.attempt) for row in store.effects.kept()}
+    attempts = {row.attempt for row in store.effects.kept()}
+    attempts |= {row.id for row in store.attempts.running()}
+    return {preimages.path_of(folder, attempt) for attempt in attempts}
 
 
 def _used_by_effects(store: Store) -> set[Digest]:
@@ -363,7 +365,7 @@ def _remove_left_overs(store: Store, now: float) -> int:
                 return is_opening
             return lock_files.is_held(entry.path)
         # Folders are named after the attempt, RUN-N, that works in them.
-        return store.runs.is_alive(RunId(name.removeprefix("assay-").partition("-")[0]))
+        return store.runs.is_alive(RunId(name.partition("-")[0]))
 
     return _remove_old_entries(store.tmp, now - SPARED_SECONDS, stays)
 

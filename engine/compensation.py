@@ -62,6 +62,7 @@ def describe_undo(
     secrets = {name: value.name for name, value in node.env if isinstance(value, Secret)}
     child = caller.for_child(node, values, dict.fromkeys(secrets, ""))
     own = {name for name, _ in node.env}
+    unset = sorted(own - child.keys())
     env = {
         name: value
         for name, value in child.items()
@@ -72,6 +73,7 @@ def describe_undo(
             "argv": argv,
             "workdir": node.workdir,
             "env": env,
+            "unset": unset,
             "secrets": secrets,
             "timeout": node.timeout_seconds,
             "grace": node.grace_seconds,
@@ -98,7 +100,7 @@ def compensate(
         files = done.files
     assert row.undo is not None
     try:
-        problem = _run_undo(row.attempt, from_json(row.undo), store, processes, caller)
+        problem = _run_undo(row, from_json(row.undo), store, processes, caller)
     except OSError as error:
         problem = f"cannot be started: {error.strerror}"
     if problem is None:
@@ -120,7 +122,8 @@ def roll_back_files(
             return Compensated(EffectState.NOTHING, RolledBack())
         files = preimages.roll_back(
             preimage,
-            dict(row.outputs) if was_done else None,
+            # One that failed and is being rolled back since has recorded none.
+            dict(row.outputs) if row.outputs or row.state is EffectState.SUCCEEDED else None,
             measurer=measurer,
             blobs=blobs,
             staging=f"{store.tmp}/{row.attempt}.stage",
@@ -142,7 +145,7 @@ def _failed(problem: str) -> Compensated:
 
 
 def _run_undo(
-    attempt: AttemptId,
+    row: EffectRow,
     spec: dict[str, Any],
     store: Store,
     processes: Processes,
@@ -155,24 +158,25 @@ def _run_undo(
         if value is None:
             return f"needs the secret `{source}`, which is not set in the environment"
         secrets[name] = value
-    itself = AttemptId(f"{attempt}{UNDO_SUFFIX}")
+    itself = AttemptId(f"{row.attempt}{UNDO_SUFFIX}")
     if lock_files.is_held(f"{store.tmp}/{itself}.lease"):
         return "still runs, though the assay that started it is gone"
-    folder = f"{store.tmp}/assay-{itself}"
-    temporary.remove(folder)
+    folder = temporary.plan_temp(itself, caller.variables)
     temporary.make(folder)
-    run, _, _ = attempt.partition("-")
     ambient = {name: caller.variables[name] for name in AMBIENT if name in caller.variables}
     env = {**ambient, **spec["env"], **secrets}
+    for name in spec["unset"]:
+        env.pop(name, None)
     env["TMPDIR"] = temporary.tmpdir_of(folder)
-    env["ASSAY_RUN"] = run
+    env["ASSAY_RUN"] = row.run
+    env["ASSAY_NODE"] = row.node
     env["ASSAY_ATTEMPT"] = itself
     spawn = Spawn(
         attempt=itself,
         argv=tuple(spec["argv"]),
         cwd=store.root if spec["workdir"] == "." else f"{store.root}/{spec['workdir']}",
         env=env,
-        log=f"{store.logs}/{attempt}.log",
+        log=f"{store.logs}/{row.attempt}.log",
         lease=f"{store.tmp}/{itself}.lease",
         masks=tuple(secret.encode("utf-8", "surrogateescape") for secret in secrets.values()),
     )

@@ -102,14 +102,16 @@ class Effects:
                 "detail": row.detail,
             }
         )
-        sealed = (row.attempt, row.run, row.begun_seq, row.settled_seq, row.state.value, data)
+        node, plan_file = to_column(row.node), to_column(row.plan_file)
+        begun, state = (row.begun_seq, row.settled_seq), row.state.value
+        sealed = (row.attempt, row.run, node, plan_file, *begun, state, data)
         self._database.execute(
             _PUT,
             (
                 row.attempt,
                 row.run,
-                to_column(row.node),
-                to_column(row.plan_file),
+                node,
+                plan_file,
                 int(row.is_open),
                 row.begun_seq,
                 row.settled_seq,
@@ -202,7 +204,9 @@ class Effects:
         row = self._database.query_one("SELECT data FROM selections WHERE run = ?", (run,))
         if row is None:
             return None
-        data = bytes(row[0])
+        data = row[0]
+        if not isinstance(data, bytes):
+            return None
         if blake3(data[32:]).digest() != data[:32]:
             return None
         return frozenset(map(NodeName, from_json(zlib.decompress(data[32:]).decode("ascii"))))
@@ -226,7 +230,7 @@ def settled(row: EffectRow, state: EffectState, seq: int, **more: Any) -> Effect
 def _decode(row: Row) -> EffectRow:
     attempt, run, node, plan_file, is_open, begun_seq, settled_seq, state, data, seal = row
     names = (AttemptId(attempt), RunId(run), NodeName(from_column(node)), from_column(plan_file))
-    if _seal((attempt, run, begun_seq, settled_seq, state, data)) == seal:
+    if _seal((attempt, run, node, plan_file, begun_seq, settled_seq, state, data)) == seal:
         try:
             told = from_json(data)
             return EffectRow(

@@ -290,6 +290,23 @@ def remove_empty_folder(path: str) -> bool:
     return True
 
 
+def remove_hollow_folder(path: str) -> bool:
+    """Removes a folder that holds no more than folders, which are no work; whether it is gone
+    now."""
+    found = [path]
+    for folder in found:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not entry.is_dir(follow_symlinks=False):
+                        return False
+                    found.append(entry.path)
+        except OSError:
+            return False
+    is_gone = [remove_empty_folder(folder) for folder in reversed(found)]
+    return is_gone[-1]
+
+
 def make_folder(path: str) -> None:
     """One folder in an existing one, mode by the umask; fine when it is there already.
     Raises FilesystemError."""

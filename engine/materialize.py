@@ -28,6 +28,7 @@ from assay.engine.filesystem import (
     make_private_folder,
     remove,
     remove_empty_folder,
+    remove_hollow_folder,
     remove_private_folder,
     replace,
 )
@@ -138,6 +139,7 @@ def restore(
     trash: str,
     knows: Callable[[RelPath, State], bool],
     keep: Collection[RelPath] = (),
+    only_texts: bool = False,
 ) -> Restored:
     """Makes the workspace hold `outputs` exactly as recorded; what is already right is not
     touched.
@@ -146,16 +148,17 @@ def restore(
     `knows` tells whether any result recorded a state for a path: such content goes,
     anything else is moved to `trash` first (paths of the record) or left and named (other
     files inside written trees). `keep` are paths to leave alone although the record lacks
-    them. What is not yet in place waits in a folder of its own whose path starts with
-    `staging` and which should be on the workspace's file system. `trash` is a folder made
-    on demand and never reused.
+    them. `only_texts`: of a link its own text counts, wherever that leads by now, and one that
+    leads out of the workspace makes way like any other. What is not yet in place waits in a
+    folder of its own whose path starts with `staging` and which should be on the workspace's
+    file system. `trash` is a folder made on demand and never reused.
 
     Raises, before anything has changed: BlobMissing, BlobCorrupt; CannotRestore;
     FilesystemError (DiskFull). FilesystemError also half-way: then every path is old or
     as recorded, and a repetition completes it. CannotRestore comes last for a link whose
     target, no output itself, is not what it was.
     """
-    survey = _survey(root, outputs, writes, measurer, knows, keep)
+    survey = _survey(root, outputs, writes, measurer, knows, keep, only_texts)
     _check_permissions(root, survey)
     staged = _stage(survey, blobs, staging)
     try:
@@ -163,7 +166,7 @@ def restore(
     finally:
         if staged is not None:
             remove_private_folder(staged)
-    for path, state in survey.links:
+    for path, state in () if only_texts else survey.links:
         if not _compare(path, state, measurer)[1]:
             raise CannotRestore(path, "leads to a file that is not as recorded")
     return done
@@ -176,6 +179,7 @@ def _survey(
     measurer: Measurer,
     knows: Callable[[RelPath, State], bool],
     keep: Collection[RelPath],
+    only_texts: bool,
 ) -> _Survey:
     _check_record(outputs)
     survey = _Survey(needed=_folders_of(outputs))
@@ -184,7 +188,9 @@ def _survey(
         obstacle = obstacles.find(path)
         if obstacle is not None:
             if state != ABSENT:
-                _add_obstacle(survey, root, path, RelPath(obstacle), measurer, knows)
+                _add_obstacle(
+                    survey, root, path, RelPath(obstacle), measurer, knows, may_leave=only_texts
+                )
                 survey.differences.append(_Difference(path, state, None, True))
                 if state.startswith("link:"):
                     survey.links.append((path, state))
@@ -231,11 +237,14 @@ def _add_obstacle(
     obstacle: RelPath,
     measurer: Measurer,
     knows: Callable[[RelPath, State], bool],
+    *,
+    may_leave: bool,
 ) -> None:
     if obstacle in survey.obstacles:
         return
     found, _, info = _compare(obstacle, FOLDER, measurer)
-    if info is not None and S_ISLNK(info.st_mode) and leads_outside(root, f"{root}/{obstacle}"):
+    is_link = info is not None and S_ISLNK(info.st_mode)
+    if is_link and not may_leave and leads_outside(root, f"{root}/{obstacle}"):
         # Somebody moved the folder out of the workspace and left a link in its place.
         raise CannotRestore(path, f"leads outside the workspace through the link `{obstacle}`")
     is_recorded = found is not None and knows(obstacle, found)
@@ -338,7 +347,7 @@ def _swap(
         if now is None:
             return
         if S_ISDIR(now.st_mode):
-            if remove_empty_folder(absolute):
+            if remove_hollow_folder(absolute):
                 return
         elif item.is_recorded and _is_same(now, item.found):
             remove(absolute)

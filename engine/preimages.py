@@ -6,10 +6,13 @@ command starts: where there is none, the command has not started. The file is a 
 BLAKE3 digest of the rest in hex, a line end, and JSON:
 
     {"entries": [[PATH, STATE, MODE], ...], "folders": [[PATH, MODE], ...],
-     "missing": [FOLDER, ...], "places": [[KIND, PATH, EXCLUDE, OPTIONAL], ...]}
+     "missing": [FOLDER, ...], "places": [[KIND, PATH, EXCLUDE, OPTIONAL], ...],
+     "behind": [[PATH, STATE, MODE], ...]}
 
 `entries` are files, links and empty folders; what lies at `places` and is none of them was not
-there. `missing` are folders above declared writes that were not there either.
+there. `missing` are folders above declared writes that were not there either, `behind` files of
+the workspace that links among the entries led to: an attempt that failed may have written through
+those.
 
 Does not know why something is rolled back, nor what an attempt meant to do.
 """
@@ -19,8 +22,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from stat import S_IMODE, S_ISDIR, S_ISLNK
+from dataclasses import dataclass, replace
+from stat import S_IMODE, S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any, Final
 
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs, Moved
@@ -31,6 +34,7 @@ from assay.engine.filesystem import (
     cannot_write,
     digest_bytes,
     explain_error,
+    leads_outside,
     look,
     make_folders,
     remove_empty_folder,
@@ -63,11 +67,12 @@ class Preimage:
     """The folders among the places and their permission bits, parents first."""
     missing: tuple[str, ...]
     places: tuple[Entry, ...]
+    behind: tuple[tuple[RelPath, State, int], ...] = ()
 
     @property
     def digests(self) -> frozenset[Digest]:
         """The blobs that bring it back."""
-        found = {stored_digest(state) for _, state, _ in self.entries}
+        found = {stored_digest(state) for _, state, _ in (*self.entries, *self.behind)}
         return frozenset(digest for digest in found if digest is not None)
 
 
@@ -108,7 +113,11 @@ def _take(node: Node, measurer: Measurer, blobs: Blobs, path: str) -> Preimage:
         if info is not None:
             entries.append((member, _keep(member, measurer, blobs), _mode_of(info)))
     found = Preimage(
-        tuple(entries), _folders(root, places, entries), _missing_folders(root, node), places
+        tuple(entries),
+        _folders(root, places, entries),
+        _missing_folders(root, node),
+        places,
+        _behind_links(root, entries, measurer, blobs),
     )
     _secure(found, root, blobs)
     _write(path, found)
@@ -134,6 +143,7 @@ def load(path: str) -> Preimage | None:
         folders=tuple((RelPath(p), m) for p, m in told["folders"]),
         missing=tuple(told["missing"]),
         places=tuple(Entry(EntryKind(k), RelPath(p), x, o) for k, p, x, o in told["places"]),
+        behind=tuple((RelPath(p), State(s), m) for p, s, m in told["behind"]),
     )
 
 
@@ -180,6 +190,8 @@ def _roll_back(
     trash: str,
 ) -> RolledBack:
     root = measurer.root
+    if made is None:
+        preimage = replace(preimage, entries=preimage.entries + preimage.behind)
     wanted = {path: state for path, state, _ in preimage.entries}
     needed = _folders_above(wanted) | {path for path, _ in preimage.folders}
     extra = [
@@ -187,9 +199,9 @@ def _roll_back(
     ]
     left = tuple(path for path in extra if made is not None and _is_foreign(root, path, made))
     extra = [path for path in extra if path not in left]
-    known = made or {}
     outputs = [(path, ABSENT) for path in extra]
     outputs += [item for item in wanted.items() if not _stands(*item, measurer)]
+    own = {path: _own_part(state) for path, state in (made or {}).items()}
     try:
         done = restore(
             root,
@@ -199,15 +211,13 @@ def _roll_back(
             blobs=blobs,
             staging=staging,
             trash=trash,
-            knows=lambda path, state: known.get(path) == state,
+            knows=lambda path, state: own.get(path) == _own_part(state),
+            only_texts=True,
         )
     except CannotRestore as error:
-        # A link whose target, no part of it, is another one by now: the check below decides.
-        if any(not _stands(*item, measurer) for item in outputs):
-            raise FilesystemError(f"{root}/{error.path}", error.reason) from error
-        done = None
-    removed = () if done is None else done.removed
-    remove_emptied_folders(root, [*extra, *removed], preimage.places, needed | wanted.keys())
+        raise FilesystemError(f"{root}/{error.path}", error.reason) from error
+    gone = [*extra, *done.removed]
+    remove_emptied_folders(root, gone, preimage.places, needed | wanted.keys())
     for folder in sorted(preimage.missing, key=len, reverse=True):
         remove_empty_folder(f"{root}/{folder}")
     _restore_modes(root, preimage)
@@ -215,14 +225,19 @@ def _roll_back(
         if state != ABSENT and not state.startswith("link:"):
             sync(f"{root}/{path}")
     for folder in {os.path.dirname(f"{root}/{path}") for path, _ in outputs}:
-        if os.path.isdir(folder):
+        if os.path.isdir(folder) and not os.path.islink(folder):
             sync(folder)
     for path, state in (*wanted.items(), *((path, ABSENT) for path in extra)):
         if not _stands(path, state, measurer):
             raise FilesystemError(f"{root}/{path}", "changes while it is put back")
-    if done is None:
-        return RolledBack(put_back=tuple(path for path, _ in outputs), left=left)
+    # What had to make way with the folder it was put into is in the trash with that.
+    left = tuple(path for path in left if look(f"{root}/{path}") is not None)
     return RolledBack(done.put_back, done.removed, done.trashed, left)
+
+
+def _own_part(state: State) -> State:
+    """Of a link, its text: what that leads to is no part of it."""
+    return State(state[:_LINK_LENGTH]) if state.startswith("link:") else state
 
 
 def _is_foreign(root: str, path: RelPath, made: Mapping[RelPath, State]) -> bool:
@@ -237,7 +252,14 @@ def _places(node: Node, root: str) -> tuple[Entry, ...]:
         info = look(f"{root}/{path}")
         is_folder = info is not None and S_ISDIR(info.st_mode)
         removes.append(Entry(EntryKind.TREE if is_folder else EntryKind.FILE, path))
-    return node.writes + tuple(removes)
+    writes: list[Entry] = []
+    for entry in node.writes:
+        info = look(f"{root}/{entry.path}") if entry.kind is EntryKind.FILE else None
+        if info is not None and S_ISDIR(info.st_mode) and not os.listdir(f"{root}/{entry.path}"):
+            # It may be filled.
+            entry = replace(entry, kind=EntryKind.TREE)
+        writes.append(entry)
+    return (*writes, *removes)
 
 
 def _refuse_links(root: str, places: tuple[Entry, ...]) -> None:
@@ -245,6 +267,8 @@ def _refuse_links(root: str, places: tuple[Entry, ...]) -> None:
     obstacles = Obstacles(root)
     for entry in places:
         path = f"{fixed_folder(entry.path)}/_" if entry.kind is EntryKind.GLOB else entry.path
+        if entry.kind is EntryKind.TREE:
+            path = f"{entry.path}/_"
         obstacle = obstacles.find(path.removeprefix("./"))
         if obstacle is not None and not entry.exclude:
             raise FilesystemError(
@@ -288,8 +312,29 @@ def _keep(path: RelPath, measurer: Measurer, blobs: Blobs) -> State:
     raise FilesystemError(f"{measurer.root}/{path}", "changes while it is stored")
 
 
+def _behind_links(
+    root: str,
+    entries: list[tuple[RelPath, State, int]],
+    measurer: Measurer,
+    blobs: Blobs,
+) -> tuple[tuple[RelPath, State, int], ...]:
+    """Files of the workspace that links among the entries lead to: a command that writes to the
+    link changes them."""
+    known = {path for path, _, _ in entries}
+    found: list[tuple[RelPath, State, int]] = []
+    for path, state, _ in entries:
+        if not state.startswith("link:") or leads_outside(root, f"{root}/{path}"):
+            continue
+        target = RelPath(os.path.relpath(os.path.realpath(f"{root}/{path}"), root))
+        info = look(f"{root}/{target}")
+        if target not in known and info is not None and S_ISREG(info.st_mode):
+            known.add(target)
+            found.append((target, _keep(target, measurer, blobs), _mode_of(info)))
+    return tuple(found)
+
+
 def _secure(preimage: Preimage, root: str, blobs: Blobs) -> None:
-    for _ in range(TRIES):
+    for _ in range(TRIES + len(preimage.digests)):
         try:
             blobs.secure(sorted(preimage.digests))
             return
@@ -298,7 +343,7 @@ def _secure(preimage: Preimage, root: str, blobs: Blobs) -> None:
         except BlobCorrupt as error:
             digest = error.digest
             blobs.set_aside(digest)
-        for path, state, _ in preimage.entries:
+        for path, state, _ in (*preimage.entries, *preimage.behind):
             if stored_digest(state) == digest:
                 try:
                     blobs.put_state(root, path, state)
@@ -384,6 +429,7 @@ def _write(path: str, preimage: Preimage) -> None:
             "folders": preimage.folders,
             "missing": preimage.missing,
             "places": places,
+            "behind": preimage.behind,
         }
     ).encode("ascii")
     folder = os.path.dirname(path)

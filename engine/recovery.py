@@ -305,6 +305,7 @@ def _remove_empty(store: Store, row: AttemptRow) -> None:
     the next ones of their run."""
     if row.temp:
         temporary.remove(row.temp)
+        temporary.remove(row.temp + UNDO_SUFFIX)
     with suppress(FileNotFoundError):
         os.unlink(_lease_of(store, row))
     with suppress(FileNotFoundError):

@@ -99,12 +99,15 @@ def find_selection(plan: Plan, row: RunRow, history: History) -> Selection:
     """What the run had selected when it began: nodes of the first generation. Raises
     PlanError."""
     found = select(plan, row.targets, history.tags)
-    names = {plan.nodes[index].name: index for index in range(plan.base_size)}
+    bases = {plan.nodes[index].name: index for index in range(plan.base_size)}
+    templates = {
+        instance: bases[template]
+        for template, instances in history.expanded.items()
+        for instance in instances
+    }
     chosen = {index for index in found.indices if index < plan.base_size}
     open_ends = [
-        names[NodeName(plan.nodes[index].name.partition("[")[0])]
-        for index in found.indices
-        if index >= plan.base_size
+        templates[plan.nodes[index].name] for index in found.indices if index >= plan.base_size
     ]
     while open_ends:
         index = open_ends.pop()
@@ -287,7 +290,10 @@ def _read_end(
     recorded = told.get("recorded")
     if told.get("end") != AttemptEnd.SUCCEEDED or recorded is None or "effect" in told:
         return
-    node, key, log = keys[told["attempt"]]
+    begun = keys.get(told["attempt"])
+    if begun is None:
+        return  # a damaged journal has lost its begin
+    node, key, log = begun
     history.done[node] = ResultRow(
         address=recorded["address"],
         action_key=key,

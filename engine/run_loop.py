@@ -76,6 +76,7 @@ from assay.plans.model import (
     Tier,
     When,
 )
+from assay.plans.nodes import declared_name
 from assay.plans.selection import Selection
 from assay.plans.stored import plan_to_bytes
 
@@ -227,10 +228,10 @@ class RunLoop:
         ):
             return
         names = {node.name for node in plan.nodes}
-        templates = {node.name for node in plan.nodes if node.kind is Kind.TEMPLATE}
+        bases = {declared_name(node.name) for node in plan.nodes if node.kind is Kind.TEMPLATE}
         rows = find_vanished(
             self._run.store.effects.open_of(self._run.plan_identity),
-            lambda name: name in names or name.partition("[")[0] in templates,
+            lambda name: name in names or declared_name(name) in bases,
         )
         if rows:
             raise UnsettledEffects(rows)

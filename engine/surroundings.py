@@ -31,7 +31,7 @@ def describe_surroundings(
             continue
         first = _first_word(node)
         path = caller.search_path(node, {})
-        signature = (first, node.tools, node.pass_env, path, node.workdir if "/" in first else "")
+        signature = (first, node.tools, node.pass_env, path, node.workdir)
         # The caller's variables that `env` replaces are not in the node's key.
         own = tuple(name for name, _ in node.env)
         if (signature, own) in seen:
@@ -41,8 +41,13 @@ def describe_surroundings(
             found[f"env {name}"] = value
         where = "" if path == caller.variables.get("PATH") else f" in {path}"
         try:
+            versions = {tool.name: tool.version for tool in node.tools}
             for name, digest in toolchain.identify(node, {}).keyed.items():
-                found[f"tool {name}{where}"] = digest
+                command = versions.get(name)
+                how = "" if command is None else f" by `{' '.join(command)}`"
+                is_local = "/" in name or (command is not None and "/" in command[0])
+                place = f" from {node.workdir}" if is_local and node.workdir != "." else ""
+                found[f"tool {name}{how}{place}{where}"] = digest
         except Unmeasurable as error:
             found[f"tool {first}{where}"] = str(error)
     return found

@@ -67,6 +67,11 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
         row = store.runs.get(run)
         plan = load_stored(store, row)
         created_seq, history = resumption.read_history(store, row)
+        if not created_seq:
+            raise HostError(
+                f"What was asked of run {run} is lost: its first record is not in the journal",
+                hint="`assay run` begins a new run, and asks for what this one did",
+            )
         selection = resumption.find_selection(plan, row, history)
         pins = store.pins.load(run)
         changes = resumption.find_changes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -253,9 +253,11 @@ def reads(**states: str) -> dict[RelPath, State]:
     return {RelPath(path): State(state) for path, state in states.items()}
 
 
-def is_in(left: Mapping[RelPath, State]) -> Callable[[RelPath, State], bool]:
-    """Whether a path stands as an effect has left it."""
-    return lambda path, state: left.get(path) == state
+def content_over(now: Recipe, before: Recipe, left: Mapping[RelPath, State]) -> ActionKey:
+    """The key of `now` to an effect that has read what `before` says and left `left`."""
+    return content_key_over(
+        now, before, lambda path, to: left.get(path) == to, lambda path: left.get(path) == ABSENT
+    )
 
 
 BEFORE = reads(f="file:1", g="file:2")
@@ -287,7 +289,7 @@ def test_what_an_effect_left_is_no_other_content(
 ) -> None:
     """C104: a node that rewrites, removes or adds to what it reads has no other inputs by it:
     it is done, not to be done again."""
-    found = content_key_over(recipe_of(reads=now), stored(recipe_of(reads=BEFORE)), is_in(left))
+    found = content_over(recipe_of(reads=now), stored(recipe_of(reads=BEFORE)), left)
     assert found == key_of(reads=BEFORE)
 
 
@@ -310,13 +312,13 @@ def test_what_somebody_else_left_is_other_content(
     now: Mapping[RelPath, State], left: Mapping[RelPath, State]
 ) -> None:
     """An edit, a new file or one that is gone since counts, whatever else the effect wrote."""
-    found = content_key_over(recipe_of(reads=now), stored(recipe_of(reads=BEFORE)), is_in(left))
+    found = content_over(recipe_of(reads=now), stored(recipe_of(reads=BEFORE)), left)
     assert found != key_of(reads=BEFORE)
 
 
 def test_all_else_of_the_content_counts_too() -> None:
     """What the effect left hides no other command, tool or value."""
-    left = is_in(reads(f="file:9"))
+    left = reads(f="file:9")
     now = reads(f="file:9", g="file:2")
     before = stored(recipe_of(reads=BEFORE))
     others: list[dict[str, object]] = [
@@ -326,13 +328,13 @@ def test_all_else_of_the_content_counts_too() -> None:
     ]
     for changed in others:
         after = recipe_of(reads=now, **changed)
-        assert content_key_over(after, before, left) == key_of(reads=BEFORE, **changed)
-        assert content_key_over(after, before, left) != key_of(reads=BEFORE)
+        assert content_over(after, before, left) == key_of(reads=BEFORE, **changed)
+        assert content_over(after, before, left) != key_of(reads=BEFORE)
 
 
 def test_a_record_without_a_recipe_gives_the_content_of_now() -> None:
     """As that of a damaged row."""
-    assert content_key_over(recipe_of(), {}, is_in({})) == key_of()
+    assert content_over(recipe_of(), {}, {}) == key_of()
 
 
 def stored(recipe: Recipe) -> Recipe:

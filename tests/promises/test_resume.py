@@ -387,6 +387,18 @@ def test_a_plan_that_is_not_kept_any_more(counted: Counted) -> None:
     assert "`assay run` begins a new run" in done.err
 
 
+def test_a_run_whose_beginning_is_lost(counted: Counted) -> None:
+    """Without the record of what was asked of it a run is not gone on with: that could be more."""
+    counted.plan({"a": {"run": "false"}})
+    assert counted.assay("run").code == 1
+    with sqlite3.connect(counted.path(".assay/assay.db")) as connection:
+        connection.execute("DELETE FROM journal WHERE kind = 'run-created'")
+    connection.close()
+    done = counted.assay("resume", "last")
+    assert done.code == 5
+    assert "its first record is not in the journal" in done.err
+
+
 @pytest.mark.parametrize("words", [["nope"], []])
 def test_resume_says_what_is_wrong_with_it(counted: Counted, words: list[str]) -> None:
     """No such run, or none named: a message and exit 2."""

@@ -326,6 +326,17 @@ def test_work_with_other_content_is_rolled_back_and_done_again(counted: Counted)
     assert counted.read("b") == "0\n0\ntwo\n"
 
 
+def test_a_file_behind_a_link_is_taken_back_too(counted: Counted) -> None:
+    """What a failed attempt has written through a declared link is as before, where that lies in
+    the workspace."""
+    counted.write("real", "real\n")
+    counted.path("l").symlink_to("real")
+    counted.plan({"mod": {"run": "echo x > l; false", "writes": ["l"], "tier": "compensable"}})
+    assert counted.assay("run").code == 1
+    assert counted.read("real") == "real\n"
+    assert counted.path("l").is_symlink()
+
+
 def test_a_file_that_came_since_stays(counted: Counted) -> None:
     """What somebody else put into a written tree after the node was done is no work of the
     node's: a rollback leaves it, and names it."""
