@@ -6,6 +6,7 @@ when one of their errors has been raised, so that naming them here loads nothing
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -138,7 +139,7 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
             return Complaint("error", _sentence(error), None, ExitCode.USAGE)
         case NoEffect():
             there = ", ".join(f"`{name}`" for name in error.there)
-            hint = f"It has effects of {there}" if there else "Only nodes with a `tier` have any"
+            hint = f"It has effects of {there}" if there else "None of its nodes has begun one"
             return Complaint("error", _sentence(error), hint, ExitCode.USAGE)
         case StillRuns() | IsClosed():
             return Complaint("error", _sentence(error), None, ExitCode.USAGE)
@@ -148,8 +149,10 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
             hint = "`--leave-effects` leaves irreversible effects as they are"
             return Complaint("error", _sentence(error), hint, ExitCode.OPERATOR)
         case UnsettledEffects():
-            commands = [f"`assay settle {row.run} {row.node} --done`" for row in error.rows]
-            message = f"The plan no longer has {_sentence(error)}"
+            commands = [
+                f"`assay settle {row.run} {shlex.quote(row.node)} --done`" for row in error.rows
+            ]
+            message = f"The plan no longer has a node that an earlier run left open: {error}"
             hint = (
                 f"{' and '.join(commands)}, or `--not-done`, settles it;"
                 " `assay run --new` starts over"

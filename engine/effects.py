@@ -65,7 +65,11 @@ class EffectRow:
     value: str | None = None
     """The node's result as canonical JSON."""
     accepts_any: bool = False
-    """An operator says that it is done, whatever the node reads by now."""
+    """An operator says that it is done, and nobody knows with which content."""
+    asked: ActionKey | None = None
+    """The content key, as it sees it, of a run that stopped because that is another one."""
+    accepted: ActionKey | None = None
+    """The `asked` that an operator says this counts for as well."""
     detail: str = ""
     is_sound: bool = True
     """False: the row is not what was written; nothing but its names is to be believed."""
@@ -99,6 +103,8 @@ class Effects:
                 "outputs": row.outputs,
                 "value": row.value,
                 "accepts_any": row.accepts_any,
+                "asked": row.asked,
+                "accepted": row.accepted,
                 "detail": row.detail,
             }
         )
@@ -250,6 +256,8 @@ def _decode(row: Row) -> EffectRow:
                 outputs=tuple((RelPath(path), State(at)) for path, at in told["outputs"]),
                 value=told["value"],
                 accepts_any=told["accepts_any"],
+                asked=told["asked"],
+                accepted=told["accepted"],
                 detail=told["detail"],
             )
         except (ValueError, TypeError, KeyError):

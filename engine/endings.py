@@ -21,6 +21,7 @@ from assay.engine.dispatch import Dispatch
 from assay.engine.effects import EffectRow
 from assay.engine.events import (
     AttemptFailed,
+    Question,
 )
 from assay.engine.filesystem import FilesystemError, read_end
 from assay.engine.intentions import Perform
@@ -328,7 +329,9 @@ class Endings:
             )
         if retry_in is None:
             self._hint_at_variable(executed)
-            self._settlement.fail_settled(index, executed.detail, executed)
+            self._settlement.fail_settled(
+                index, executed.detail, executed, self._find_question(executed)
+            )
             return
         self._run.graph.move(index, NodeState.BACKING_OFF)
         self._backing_off[index] = executed
@@ -383,6 +386,15 @@ class Endings:
             " says so",
             effect.node,
         )
+
+    def _find_question(self, executed: Executed) -> Question | None:
+        """What the next run will ask an operator about this attempt."""
+        node = executed.assignment.node
+        if executed.assignment.effect is None or node.idempotency_key is not None:
+            return None
+        if self._performing.end(executed).state is not EffectState.UNKNOWN:
+            return None
+        return Question(self._run.id, needs_value=node.result is not None)
 
     def _may_repeat(self, executed: Executed) -> bool:
         """Whether another try of a node that is not sealed starts from where this one did."""

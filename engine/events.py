@@ -65,6 +65,17 @@ class AttemptFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """What an operator is asked: whether the effect of this node in `run` happened."""
+
+    run: RunId
+    needs_value: bool = False
+    """Whether the node's result has to be said with a yes."""
+    may_be_done: bool = True
+    """False: only a no is left, once what lies elsewhere has been taken back by hand."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettled:
     node: NodeName
     outcome: Outcome
@@ -80,9 +91,9 @@ class NodeSettled:
     signal: int | None = None
     value: str | None = None
     """The node's result as canonical JSON, masked, when it declares one."""
-    asks: RunId | None = None
-    """Of an ambiguous node: the run whose effect an operator is to settle, if that is the way
-    on."""
+    asks: Question | None = None
+    """Set where an operator is to settle an effect: now, of an ambiguous node, or before another
+    run goes on, of one that did not end well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,12 @@ def plan_identity(plan: Plan) -> str:
     return plan.file if plan.file != "-" else f"- {plan.name}"
 
 
+def may_be_done(row: EffectRow) -> bool:
+    """Whether an operator can say that the effect stands: one whose files have been put back
+    does not."""
+    return row.state not in (EffectState.ROLLING_BACK, EffectState.COMPENSATING)
+
+
 def find_vanished(rows: list[EffectRow], has: Callable[[NodeName], bool]) -> list[EffectRow]:
     """Open effects whose nodes the plan no longer has, the newest of each node."""
     newest = {row.node: row for row in rows}
@@ -195,7 +201,7 @@ def _judge_other(
         return Stop(describe(row), row)
     match row.state:
         case EffectState.SUCCEEDED:
-            if row.accepts_any or key_over(row) == row.content_key:
+            if row.accepts_any or key_over(row) in (row.content_key, row.accepted):
                 is_new = row.settled_seq is not None and row.settled_seq > evidence.created_seq
                 when = "meanwhile by" if is_new else "earlier in"
                 return Done(row, f"done {when} run {row.run}")
@@ -211,8 +217,12 @@ def _judge_other(
         case EffectState.INTENDED | EffectState.UNKNOWN:
             if evidence.is_under_way:
                 return Perform("has an effect")
-            if _repeats_safely(node, row):
+            if _repeats_safely(node, row) and key_over(row) == row.content_key:
                 return Perform("repeats it under its key")
+            if _repeats_safely(node, row) and row.is_open:
+                # The other side takes a repeat under the same key for the same request.
+                text = f"{describe(row)}; its key is the same, but its content is not"
+                return Stop(f"{text}: {explain(row)}", row)
             return Stop(describe(row), row) if row.is_open else None
         case _:
             assert_never(row.state)

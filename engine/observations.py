@@ -166,8 +166,10 @@ class Observations:
     def look_again(self, paths: Collection[RelPath]) -> None:
         """What is at these paths has been put back by the run itself: `pin` measures it anew."""
         self.folders = Folders(self._root)
-        for path in paths:
-            self.pins.states.pop(path, None)
+        for path, state in list(self.pins.states.items()):
+            # A link's state tells of what it leads to as well.
+            if path in paths or state.startswith("link:"):
+                del self.pins.states[path]
         for group in list(self.pins.members):
             if any(matches(group[0], path) for path in paths):
                 del self.pins.members[group]

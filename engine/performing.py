@@ -17,7 +17,9 @@ from assay.engine.attempt import Assignment, Executed, attempt_id
 from assay.engine.compensation import describe_undo
 from assay.engine.decision import Gathered, Serve
 from assay.engine.effects import EffectRow
+from assay.engine.events import Question
 from assay.engine.intentions import (
+    AWAITED,
     Done,
     Evidence,
     Judgement,
@@ -25,7 +27,9 @@ from assay.engine.intentions import (
     Rethrow,
     RollBack,
     Stop,
+    describe,
     judge,
+    may_be_done,
 )
 from assay.engine.journal import Fact
 from assay.engine.keys import (
@@ -85,7 +89,8 @@ class Performing:
                 self._settlement.settle(
                     index,
                     Outcome.FAILED,
-                    detail=f"failed earlier in this run: {row.detail or 'it did not end well'}",
+                    detail=f"failed earlier in this run ({row.detail or 'it did not end well'});"
+                    " `--retry-failed` tries it again",
                     key=gathered.key,
                 )
             case Stop():
@@ -198,6 +203,9 @@ class Performing:
         rows = self._run.store.effects.open_of(self._run.plan_identity)
         if rows:
             self._close([row.attempt for row in rows], "asked to start over")
+        for row in rows:
+            if row.state in AWAITED:
+                self._run.warn(f"starts over: `{row.node}` {describe(row)}")
 
     def _close(self, attempts: list[AttemptId], why: str) -> None:
         self._run.ledger.note(
@@ -251,22 +259,35 @@ class Performing:
         else:
             self._settlement.serve(index, serve, gathered, restored=0)
 
+    def _note_asked(self, row: EffectRow, gathered: Gathered) -> None:
+        """An operator who says that this counts all the same says so of this content."""
+        if row.is_sound and row.state is EffectState.SUCCEEDED:
+            store, identity = self._run.store, self._run.plan_identity
+            asked = replace(row, asked=key_over(store, identity, gathered, row))
+            self._run.ledger.write(lambda: store.effects.put(asked))
+
     def _stop(self, index: int, stop: Stop, gathered: Gathered) -> None:
         """Nobody but a person can say how to go on: the effect in question is recorded, so that
         `settle` finds it, and the node is ambiguous."""
         node = self._run.plan.nodes[index]
         asked = self._run.id if stop.row is None else stop.row.run
-        if stop.row is None:
+        if stop.row is not None:
+            self._note_asked(stop.row, gathered)
+        else:
             self._run.attempt_ordinal += 1
             number = self._run.tries.get(index, 0)
             row = self.plan_effect(index, gathered, number)
             row = replace(row, state=EffectState.UNKNOWN, detail=stop.detail)
             self._run.ledger.write(lambda: self._run.store.effects.begin(row))
+        question = Question(
+            asked,
+            needs_value=node.result is not None,
+            may_be_done=stop.row is None or may_be_done(stop.row),
+        )
         self._settlement.settle(
-            index, Outcome.AMBIGUOUS, detail=stop.detail, key=gathered.key, asks=asked
+            index, Outcome.AMBIGUOUS, detail=stop.detail, key=gathered.key, asks=question
         )
         self._settlement.mark_uncommitted(index)
-        assert node.tier is not Tier.SEALED
 
     def _chain(self, index: int, row: EffectRow) -> tuple[EffectRow, ...]:
         """What is to be undone, in this order: what was done after `row` by nodes that follow
@@ -324,27 +345,30 @@ def judge_with(
     """What is to become of the node with what it consumes now."""
     now = cast(Recipe, json.loads(_text(gathered)))
 
-    def key_over(row: EffectRow) -> ActionKey:
-        # Those after it may have rewritten the same files: that is no edit either.
-        effects = [row, *(e for e in store.effects.open_of(identity) if _is_after(e, row))]
-        left = {item for each in effects for item in each.outputs}
-        kept = {path for path, _ in left}
-        attempts = [store.attempts.get(each.attempt) for each in effects]
-        written = [each.claims.writes for each in attempts if each is not None]
-
-        def is_gone(path: RelPath) -> bool:
-            return path not in kept and any(matches(entries, path) for entries in written)
-
-        def is_left(path: RelPath, state: State) -> bool:
-            return (path, state) in left or (state == ABSENT and is_gone(path))
-
-        before = cast(Recipe, json.loads(row.recipe))
-        return content_key_over(now, before, is_left, is_gone)
-
     def explain(row: EffectRow) -> str:
         return summarize(find_changes(cast(Recipe, json.loads(row.recipe)), now))
 
-    return judge(node, evidence, key_over, explain)
+    return judge(node, evidence, lambda row: key_over(store, identity, gathered, row), explain)
+
+
+def key_over(store: Store, identity: str, gathered: Gathered, row: EffectRow) -> ActionKey:
+    """The content key of what is consumed now, as the effect `row` sees it."""
+    # Those after it may have rewritten the same files: that is no edit either.
+    effects = [row, *(e for e in store.effects.open_of(identity) if _is_after(e, row))]
+    left = {item for each in effects for item in each.outputs}
+    kept = {path for path, _ in left}
+    attempts = [store.attempts.get(each.attempt) for each in effects]
+    written = [each.claims.writes for each in attempts if each is not None]
+
+    def is_gone(path: RelPath) -> bool:
+        return path not in kept and any(matches(entries, path) for entries in written)
+
+    def is_left(path: RelPath, state: State) -> bool:
+        return (path, state) in left or (state == ABSENT and is_gone(path))
+
+    now = cast(Recipe, json.loads(_text(gathered)))
+    before = cast(Recipe, json.loads(row.recipe))
+    return content_key_over(now, before, is_left, is_gone)
 
 
 def _is_after(row: EffectRow, other: EffectRow) -> bool:

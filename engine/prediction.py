@@ -11,7 +11,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
@@ -258,6 +258,16 @@ class _Predictor:
             is_new=False,
             retry_failed=False,
         )
+        other = evidence.other
+        if other is not None and evidence.is_under_way:
+            if self._store.runs.is_alive(other.run):
+                text = f"waits for run {other.run}, which performs it now"
+                return Prediction(node.name, Forecast.UNKNOWN, text, since=other.run)
+            # A run would deal with its attempt first.
+            evidence = replace(evidence, is_under_way=False)
+            if other.tier is Tier.COMPENSABLE:
+                text = f"rolls back what run {other.run} did, then has an effect"
+                return Prediction(node.name, Forecast.RUN, text, since=other.run)
         found = judge_with(self._store, plan_identity(self._plan), node, gathered, evidence)
         match found:
             case Done():

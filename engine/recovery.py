@@ -40,7 +40,8 @@ from assay.engine.states import (
 from assay.engine.store import Store
 from assay.plans.canonical import JsonValue
 from assay.plans.entries import matches
-from assay.plans.model import NodeName, RelPath, Tier
+from assay.plans.model import Digest, NodeName, RelPath, Tier
+from assay.plans.stored import DamagedPlan, plan_from_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def describe_awaited(found: Recovered) -> tuple[str, ...]:
     """Sentences on what is left to end by itself."""
     return tuple(
         f"`{each.node}` of run {each.run} still runs (pid {', '.join(map(str, each.pids)) or '?'})"
-        " although its assay is gone: it is left to end by itself"
+        f" although its assay is gone: waiting until it ends (`assay cancel {each.run}` ends it)"
         for each in found.awaited
     )
 
@@ -131,8 +132,12 @@ class _Recovery:
         effects = {row.attempt: row for row in store.effects.of_run(self._dead.id)}
         sealed = [row for row in attempts if row.id not in effects]
         lost = self._end_sealed(sealed)
-        # Their processes are not ended: what they do to the world would be cut in half.
-        waits = self._find_awaited([row for row in attempts if row.id in effects])
+        # Their processes are not ended, unless the run was cancelled: what they do to the world
+        # would be cut in half.
+        others = [row for row in attempts if row.id in effects]
+        if others and store.runs.cancel_of(self._dead.id) is not None:
+            self._end_cancellable(others)
+        waits = self._find_awaited(others)
         for row in attempts:
             if row.id in effects and row.id not in waits:
                 lost.append(self._decide_effect(row, effects[row.id]))
@@ -173,6 +178,27 @@ class _Recovery:
                     f"what stood at `{path}` is in {to}" for path, to in restored.trashed
                 )
         return found
+
+    def _end_cancellable(self, rows: list[AttemptRow]) -> None:
+        """Ends what belongs to these attempts and their undos, but for nodes that a cancel waits
+        for."""
+        spared = self._find_uncancellable()
+        for row in rows:
+            if row.node not in spared:
+                undo = AttemptId(f"{row.id}{UNDO_SUFFIX}")
+                trace = _trace_of(self._store, row)
+                end_survivors(trace.attempt, trace.lease, trace.session)
+                end_survivors(undo, os.path.join(self._store.tmp, f"{undo}.lease"))
+
+    def _find_uncancellable(self) -> set[NodeName]:
+        stored = self._store.runs.load_plan(self._dead.plan_digest)
+        if stored is None:
+            return set()
+        try:
+            plan = plan_from_bytes(stored, Digest(self._dead.plan_digest))
+        except DamagedPlan:
+            return set()
+        return {node.name for node in plan.nodes if not node.cancellable}
 
     def _find_awaited(self, rows: list[AttemptRow]) -> dict[AttemptId, Awaited]:
         """The attempts, of these, whose processes or whose undo live on."""

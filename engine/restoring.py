@@ -20,6 +20,7 @@ from assay.engine.compensation import Compensated, compensate
 from assay.engine.decision import Gathered, Serve
 from assay.engine.effects import EffectRow, settled
 from assay.engine.environment import Refused
+from assay.engine.events import Question
 from assay.engine.filesystem import FilesystemError
 from assay.engine.journal import Fact
 from assay.engine.known_outputs import KnownOutputs
@@ -96,6 +97,10 @@ class Restoring:
         self._pending_reruns: dict[int, int] = {}
         """Settled producer that must run again -> how many repairs it waits for itself."""
         self._repair_counts: dict[int, int] = {}
+
+    def find_undone(self) -> list[AttemptId]:
+        """The attempts whose effects are being taken back just now."""
+        return [effect.attempt for item in self.restoring.values() for effect in item.undoes]
 
     def is_rewritten_later(self, index: int, path: RelPath) -> bool:
         """A writer or remover of `path` that has not settled when this one is taken up comes
@@ -263,7 +268,7 @@ class Restoring:
                     Outcome.AMBIGUOUS,
                     detail=f"what `{effect.node}` did in run {effect.run} is not rolled back"
                     f" wholly: {broken}",
-                    asks=effect.run,
+                    asks=Question(effect.run, may_be_done=False),
                 )
             else:
                 self._restore_failed(item, broken)

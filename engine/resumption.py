@@ -24,6 +24,7 @@ from assay.engine.runs import Lease, RunRow
 from assay.engine.states import (
     ActionKey,
     AttemptEnd,
+    EffectState,
     Outcome,
     RunId,
     RunStatus,
@@ -120,6 +121,7 @@ def find_selection(plan: Plan, row: RunRow, history: History) -> Selection:
 
 def find_changes(
     store: Store,
+    run: RunId,
     plan: Plan,
     selection: Selection,
     pins: PinSet | None,
@@ -132,11 +134,15 @@ def find_changes(
     if pins is None:
         return []
     instances = {name for names in history.expanded.values() for name in names}
+    done = {
+        effect.node for effect in store.effects.of_run(run) if effect.state is EffectState.SUCCEEDED
+    }
     nodes = [
         node
         for index, node in enumerate(plan.nodes)
         if (index in selection.indices or node.name in instances)
         and node.name not in history.settled
+        and node.name not in done
     ]
     caller = CallerEnvironment(environ)
     toolchain = Toolchain(

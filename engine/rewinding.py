@@ -22,13 +22,21 @@ from assay.engine.compensation import Compensated, compensate
 from assay.engine.effects import EffectRow, settled
 from assay.engine.environment import CallerEnvironment
 from assay.engine.identity import this_owner
+from assay.engine.intentions import describe
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
 from assay.engine.process import Processes
 from assay.engine.resumption import OwnerLives, read_history
 from assay.engine.rolling_back import describe_fact
 from assay.engine.runs import RunRow
-from assay.engine.states import ActionKey, AttemptEnd, AttemptId, EffectState, RunStatus
+from assay.engine.states import (
+    ActionKey,
+    AttemptEnd,
+    AttemptId,
+    EffectState,
+    Outcome,
+    RunStatus,
+)
 from assay.engine.store import Store
 from assay.plans.canonical import JsonValue
 from assay.plans.model import NodeName, Tier
@@ -100,22 +108,28 @@ def _find_later(store: Store, run: RunRow, to: NodeName) -> list[EffectRow]:
     """The run's effects that began after `to` had settled, the newest first."""
     rows = store.effects.of_run(run.id)
     own = [row for row in rows if row.node == to]
-    if own:
-        position = own[-1].begun_seq
-    else:
-        found = [
-            record.seq
-            for record in store.journal.read(run=run.id)
-            if record.kind == Fact.NODES_SETTLED
-            and any(
-                each[0] == to
-                for each in cast("dict[str, list[list[str]]]", record.data)["outcomes"]
-            )
-        ]
-        if not found:
-            raise CannotRewind(f"`{to}` did not settle in run {run.id}")
-        position = found[-1]
+    if own and own[-1].state is not EffectState.SUCCEEDED:
+        raise CannotRewind(f"`{to}` is not done: it {describe(own[-1])}")
+    position = own[-1].begun_seq if own else _find_settlement(store, run, to)
     return [row for row in reversed(rows) if row.begun_seq > position]
+
+
+def _find_settlement(store: Store, run: RunRow, to: NodeName) -> int:
+    """The journal position at which `to` came to be done: that it was served again when the run
+    was gone on with makes it no later. Raises CannotRewind."""
+    position: int | None = None
+    outcome = ""
+    for record in store.journal.read(run=run.id):
+        if record.kind != Fact.NODES_SETTLED:
+            continue
+        for each in cast("dict[str, list[list[str]]]", record.data)["outcomes"]:
+            if each[0] == to:
+                outcome = each[1]
+                if outcome == Outcome.BUILT or (outcome == Outcome.CLEAN and position is None):
+                    position = record.seq
+    if position is None or outcome not in (Outcome.BUILT, Outcome.CLEAN):
+        raise CannotRewind(f"`{to}` did not settle well in run {run.id}")
+    return position
 
 
 class _Rewind:

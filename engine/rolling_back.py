@@ -45,6 +45,8 @@ def describe_changes(row: EffectRow, done: Compensated) -> list[str]:
         shown = ", ".join(f"`{path}`" for path in files.left[:3])
         more = f" and {len(files.left) - 3} more" if len(files.left) > 3 else ""
         told.append(f"left where it is what came since: {shown}{more}")
+    if done.undo is not None and done.problem is None:
+        told.append("its `undo` has run")
     if done.problem is not None:
         told.append(f"is not rolled back wholly: {done.problem}")
     return told

@@ -32,6 +32,7 @@ from assay.engine.attempt import (
 from assay.engine.certify import write_certificate
 from assay.engine.claims import claims_of, find_conflict
 from assay.engine.clock import Clock, SystemClock
+from assay.engine.compensation import UNDO_SUFFIX
 from assay.engine.decision import Decision, Gathered, Serve
 from assay.engine.dispatch import Dispatch
 from assay.engine.effects import EffectRow
@@ -58,6 +59,7 @@ from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
     AttemptEnd,
+    AttemptId,
     NodeState,
     Outcome,
     RunStatus,
@@ -524,7 +526,7 @@ class RunLoop:
             self._settlement.settle(
                 index,
                 Outcome.FAILED,
-                detail=f"failed earlier in this run: {failed}",
+                detail=failed,
                 key=gathered.key,
             )
             return
@@ -649,6 +651,8 @@ class RunLoop:
         self._run.stopping = True
         if immediate:
             self._run.killing = True
+            for effect in self._restoring.find_undone():
+                self._run.bench.processes.kill(AttemptId(f"{effect}{UNDO_SUFFIX}"))
         for assignment in list(self._dispatch.running.values()):
             may_stop = assignment.node.cancellable and assignment.node.when is not When.ALWAYS
             if immediate:
@@ -656,6 +660,7 @@ class RunLoop:
                     assignment.interrupted_detail = "killed"
                     assignment.interrupted = AttemptEnd.CANCELLED
                 self._run.bench.processes.kill(assignment.row.id)
+                self._run.bench.processes.kill(AttemptId(f"{assignment.row.id}{UNDO_SUFFIX}"))
             elif may_stop and assignment.interrupted is None:
                 self._dispatch.interrupt(assignment, AttemptEnd.CANCELLED, "cancelled")
         self._settle_unstarted()

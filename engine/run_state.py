@@ -228,7 +228,10 @@ class RunState:
         if self.resumption is None or self.retry_failed:
             return None
         failed = self.resumption.history.failed.get(name)
-        return failed[1] if failed is not None and failed[0] == key else None
+        if failed is None or failed[0] != key:
+            return None
+        why = f" ({failed[1]})" if failed[1] else ""
+        return f"failed earlier in this run{why}; `--retry-failed` tries it again"
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
         self.timer_ordinal += 1

@@ -16,6 +16,7 @@ from assay.engine.environment import project
 from assay.engine.events import (
     Event,
     NodeSettled,
+    Question,
 )
 from assay.engine.journal import Fact
 from assay.engine.results import ResultRow
@@ -24,7 +25,6 @@ from assay.engine.states import (
     ActionKey,
     AttemptEnd,
     Outcome,
-    RunId,
     RunStatus,
 )
 from assay.plans.canonical import JsonValue, canonical_json
@@ -64,7 +64,7 @@ class Settlement:
         exit_code: int | None = None,
         signal: int | None = None,
         not_needed: bool = False,
-        asks: RunId | None = None,
+        asks: Question | None = None,
     ) -> None:
         node = self._run.plan.nodes[index]
         if outcome is not Outcome.BUILT or not_needed:
@@ -114,7 +114,13 @@ class Settlement:
             detail = f"not started: `{self._run.stopped_by}` failed"
             self.settle(index, Outcome.SKIPPED, detail=detail)
 
-    def fail_settled(self, index: int, detail: str, executed: Executed | None = None) -> None:
+    def fail_settled(
+        self,
+        index: int,
+        detail: str,
+        executed: Executed | None = None,
+        asks: Question | None = None,
+    ) -> None:
         """Ends a node without success: CANCELLED when that is how its attempt ended."""
         cancelled = executed is not None and executed.end is AttemptEnd.CANCELLED
         self.settle(
@@ -126,6 +132,7 @@ class Settlement:
             log=executed.log if executed else None,
             exit_code=executed.exit_code if executed else None,
             signal=executed.signal if executed else None,
+            asks=asks,
         )
 
     def settle_clean(

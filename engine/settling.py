@@ -49,9 +49,14 @@ class IsClosed(Exception):
 
 
 def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
-    """The newest effect of the node in the run. Raises NoEffect, StillRuns and IsClosed."""
+    """The newest effect of the node in the run or, where that has none, the one that it asks
+    about. Raises NoEffect, StillRuns and IsClosed."""
     rows = store.effects.of_run(run.id)
     mine = [row for row in rows if row.node == name]
+    if not mine:
+        # The run that asks about it is often not the one that did it.
+        identity = run.plan_file if run.plan_file != "-" else f"- {run.plan_name}"
+        mine = [row for row in store.effects.open_of(identity) if row.node == name]
     if not mine:
         raise NoEffect(run.id, name, tuple(dict.fromkeys(row.node for row in rows)))
     found = mine[-1]
@@ -96,7 +101,8 @@ def settle_effect(
                 state=EffectState.SUCCEEDED if done else EffectState.NOTHING,
                 tier=row.tier if node is None else node.tier,
                 end=None,
-                accepts_any=done,
+                accepts_any=done and not row.is_sound,
+                accepted=row.asked if done else None,
                 outputs=outputs,
                 value=value if done else None,
                 settled_seq=position,

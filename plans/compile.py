@@ -79,6 +79,7 @@ def compile_plan(
     index = WriteIndex(nodes)
     _check_protected_paths(draft, nodes, index, findings)
     _check_resources(nodes, draft.resources, findings)
+    _check_idempotency_keys(nodes, findings)
     order = sort_topologically(explicit)
     edges, final, quarrels = explicit, None, frozenset[tuple[int, int]]()
     if len(order) < len(nodes):
@@ -141,6 +142,7 @@ def append_nodes(plan: Plan, template: int, nodes: Sequence[Node]) -> Plan:
     everyone[first:], own = resolve_references(everyone, names, findings, first, template)
     index = WriteIndex(everyone)
     _check_resources(everyone, plan.resources, findings, first)
+    _check_idempotency_keys(everyone, findings)
     settled = [_thaw(plan, i) for i in range(first)]
     inherited = settled[template]
     joined = [_merge(inherited, edges) for edges in own]
@@ -231,6 +233,26 @@ def _check_names(nodes: Sequence[Node], names: NodeNames, findings: Findings) ->
                 node.origin,
                 mark=Mark.KEY,
                 notes=(Note("the first one is declared here", nodes[first].origin),),
+            )
+
+
+def _check_idempotency_keys(nodes: Sequence[Node], findings: Findings) -> None:
+    """Two effects under one key are one to the other side."""
+    first: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        key = node.idempotency_key
+        if key is None:
+            continue
+        other = first.setdefault(key, index)
+        if other != index:
+            findings.add(
+                index,
+                f"Nodes `{shown(nodes[other].name)}` and `{shown(node.name)}` have the same"
+                f" `idempotency_key`, `{shown(key)}`: the second would be taken for a repeat of"
+                " the first",
+                node.origin.at("idempotency_key"),
+                about="same idempotency key",
+                hint="`{{each}}`, `{{matrix.NAME}}` or the node's own name in it tells them apart.",
             )
 
 

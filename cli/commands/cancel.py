@@ -64,14 +64,20 @@ def _is_inside(store: Store, run: RunId) -> bool:
 def _wait_for_end(store: Store, run: RunId, err: Stream) -> RunRow:
     since = time.monotonic()
     told = False
+    said: set[str] = set()
     while True:
         row = store.runs.get(run)
         if row.settled_at is not None:
             return row
         for text in end_if_dead(store, row, SystemClock()):
-            err.write(f"{one_line(text)}\n")
+            if text not in said:
+                said.add(text)
+                err.write(f"{one_line(text)}\n")
         if not told and time.monotonic() - since > _PATIENCE_SECONDS:
             told = True
+            if not store.runs.is_alive(run):
+                err.write(f"waiting until what run {run} has left running has ended\n")
+                continue
             err.write(
                 f"waiting until run {run} has ended (pid {row.owner.pid} on"
                 f" {one_line(row.owner.host)}{_explain_stop(row)}); Ctrl-C ends the waiting, not"

@@ -75,7 +75,7 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
         selection = resumption.find_selection(plan, row, history)
         pins = store.pins.load(run)
         changes = resumption.find_changes(
-            store, plan, selection, pins, history, dict(os.environ), clock
+            store, run, plan, selection, pins, history, dict(os.environ), clock
         )
         if changes and not values.flag("accept_environment"):
             return refuse_changes(row, changes, err)

@@ -16,7 +16,7 @@ from assay.engine.compensation import Compensated
 from assay.engine.effects import EffectRow
 from assay.engine.environment import CallerEnvironment
 from assay.engine.resumption import OwnerLives
-from assay.engine.rewinding import rewind
+from assay.engine.rewinding import CannotRewind, rewind
 from assay.engine.rolling_back import describe_changes
 from assay.engine.store import Store
 from assay.plans.model import NodeName
@@ -48,8 +48,10 @@ def perform(call: Call) -> int:
         for text in end_if_dead(store, row, clock):
             err.write(f"{one_line(text)}\n")
         row = store.runs.get(row.id)
-        if row.settled_at is None:
+        if row.settled_at is None and store.runs.is_alive(row.id):
             raise OwnerLives(row)
+        if row.settled_at is None:
+            raise CannotRewind(f"what run {row.id} has left running has not ended")
         rewound = rewind(
             store,
             row,

@@ -13,11 +13,14 @@ from assay.cli.options import Values
 from assay.cli.render.text import one_line
 from assay.engine.cancelling import end_if_dead
 from assay.engine.clock import SystemClock
+from assay.engine.effects import EffectRow
+from assay.engine.intentions import may_be_done
 from assay.engine.runs import RunRow
 from assay.engine.settling import find_effect, settle_effect
+from assay.engine.states import EffectState
 from assay.engine.store import Store
 from assay.plans.canonical import canonical_json
-from assay.plans.model import Digest, Node
+from assay.plans.model import Digest, Node, ResultKind, Tier
 from assay.plans.stored import DamagedPlan, plan_from_bytes
 
 
@@ -44,7 +47,9 @@ def perform(call: Call) -> int:
         for text in end_if_dead(store, run, clock):
             call.err.write(f"{one_line(text)}\n")
         effect = find_effect(store, run, name)
+        run = store.runs.get(effect.run)
         node = _find_node(store, run, name)
+        _check_sense(effect, name, done=done)
         settle_effect(
             store,
             effect,
@@ -62,6 +67,21 @@ def perform(call: Call) -> int:
         f"`assay resume {run.id}` goes on with that run, `assay run` begins a new one\n"
     )
     return ExitCode.DONE
+
+
+def _check_sense(effect: EffectRow, name: str, *, done: bool) -> None:
+    """Refuses what cannot be the case."""
+    if done and not may_be_done(effect):
+        raise UsageError(
+            f"What `{name}` wrote has been put back, so it is not done",
+            hint="`--not-done`, once what lies elsewhere has been taken back by hand",
+        )
+    stands = effect.state is EffectState.SUCCEEDED and effect.is_sound
+    if not done and stands and effect.tier is Tier.COMPENSABLE:
+        raise UsageError(
+            f"`{name}` is done, and what it wrote stands",
+            hint=f"`assay rewind {effect.run} --to NODE` takes it back",
+        )
 
 
 def _find_node(store: Store, run: RunRow, name: str) -> Node | None:
@@ -97,4 +117,9 @@ def _read_value(values: Values, node: Node | None, name: str, *, done: bool) -> 
         raise UsageError(
             f"`--value` must be JSON: {error}", hint="A text stands in quotes: `'\"1.2.3\"'`"
         ) from None
+    if node is not None and node.result is ResultKind.TEXT and not isinstance(value, str):
+        raise UsageError(
+            f"`{name}` has a text as its result, so `--value` must be one",
+            hint=f"In JSON a text stands in quotes: `--value '{json.dumps(text)}'`",
+        )
     return canonical_json(value).decode()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from assay.cli.render.text import duration, one_line, paint, shell_word, signal_name
-from assay.engine.events import AttemptFailed, NodeSettled
+from assay.engine.events import AttemptFailed, NodeSettled, Question
 from assay.engine.states import AttemptEnd
 
 TAIL_LINES = 20
@@ -67,16 +67,23 @@ def pointers(failure: Failure, rerun: RerunCommand, *, colour: bool) -> list[str
     """How to run the node alone, and its log."""
     sign = paint("=", "blue", colour)
     lines = [f"   {sign} run it alone: {rerun.for_node(failure.settled.node)}"]
+    if failure.settled.asks is not None:
+        # To run it again is what the next run will not do without being told.
+        lines = [f"   {sign} whether its effect happened is not known"]
+        lines += ways_on(failure.settled.node, failure.settled.asks)
     if failure.settled.log is not None:
         lines.append(f"   {sign} log: {one_line(failure.settled.log)}")
     return lines
 
 
-def ways_on(node: str, run: str) -> list[str]:
+def ways_on(node: str, question: Question) -> list[str]:
     """What an operator says of an effect once it is known whether it happened."""
-    words = f"assay settle {run} {shell_word(node)}"
+    words = f"assay settle {question.run} {shell_word(node)}"
+    if not question.may_be_done:
+        return [f"   = once the rest is taken back by hand: {words} --not-done"]
+    value = " --value JSON" if question.needs_value else ""
     return [
-        f"   = if it happened: {words} --done",
+        f"   = if it happened: {words} --done{value}",
         f"   = if it did not: {words} --not-done",
     ]
 

@@ -115,7 +115,7 @@ def describe_event(event: Event) -> tuple[str, dict[str, JsonValue]]:
                 "exit_code": event.exit_code,
                 "signal": event.signal,
                 "value": None if event.value is None else json.loads(event.value),
-                "asks": event.asks,
+                "asks": None if event.asks is None else event.asks.run,
             }
         case Warned():
             return "warned", {"text": event.text, "node": event.node}

@@ -181,6 +181,9 @@ class LinesRenderer:
             return  # on a terminal, what never started is only counted
         colour = _OUTCOME_COLOURS[event.outcome]
         line = self._line(event.outcome, colour, event.node, *_details(event, reason))
+        if event.asks is not None:
+            line += "   = whether its effect happened is not known\n"
+            line += "".join(f"{way}\n" for way in ways_on(event.node, event.asks))
         if has_log and event.log is not None:
             self._write_log(line, event.log)
         else:

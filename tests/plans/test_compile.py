@@ -859,3 +859,16 @@ def test_edges_agree_with_the_rules_as_they_are_written(
         pairs = itertools.product(range(count), repeat=2)
         assert all(reachable(kept, a, b) is reachable(edges, a, b) for a, b in pairs)
         assert inferred or kept == explicit
+
+
+def test_effects_have_keys_of_their_own(root: Path) -> None:
+    """Two nodes with one idempotency key are an error that names both."""
+
+    def pay(name: str, key: str) -> Node:
+        return replace(node(name), tier=Tier.IRREVERSIBLE, idempotency_key=key)
+
+    compiled(root, [pay("a", "k1"), pay("b", "k2")])
+    assert messages(complaints(root, [pay("a", "k"), pay("b", "k")])) == [
+        "Nodes `a` and `b` have the same `idempotency_key`, `k`: the second would be taken for a"
+        " repeat of the first"
+    ]
