@@ -148,6 +148,8 @@ def listen_to_signals(cancellation: Cancellation) -> list[int]:
 
 def exit_code(settled: RunSettled, received: int | None) -> int:
     """Where several apply: interrupted, then the store, an operator, a failure, a wait."""
+    if settled.gave_up_waiting:
+        return ExitCode.OPERATOR
     if received is not None:
         return 128 + received
     if settled.status is RunStatus.CANCELLED:

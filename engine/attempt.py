@@ -69,6 +69,8 @@ class Assignment:
     """Those of them that did not stand as the key says: edited since the run looked."""
     effect: EffectRow | None = None
     """Of a node that is not sealed: what is recorded of it before it starts."""
+    started_at: float | None = None
+    """When its process started, on the monotonic clock."""
     interrupted: AttemptEnd | None = None
     interrupted_detail: str = ""
 
@@ -303,6 +305,8 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
                 executed.compensated = _compensate(bench, assignment, has_started=False)
                 return executed
         try:
+            if assignment.interrupted is not None:
+                raise CannotStart("It was ended before it had begun.")
             ended = _execute(bench.processes, spawn, started)
         except CannotStart as error:
             executed = _not_started(assignment, str(error), error.code)

@@ -37,6 +37,7 @@ from assay.engine.settlement import Settlement
 from assay.engine.states import (
     AttemptEnd,
     AttemptId,
+    EffectState,
     NodeState,
     Outcome,
 )
@@ -154,7 +155,14 @@ class Dispatch:
         if index in self._run.tries:
             self._run.ledger.commit()  # how this run's own try ended
         last = self._run.store.attempts.last_of(node.name, self._run.plan.file)
-        return None if last is None or last.end is AttemptEnd.SUCCEEDED else last
+        if last is None or last.end is AttemptEnd.SUCCEEDED:
+            return None
+        effect = None if node.tier is Tier.SEALED else self._run.store.effects.get(last.id)
+        has_left = effect is None or effect.state not in (
+            EffectState.ROLLED_BACK,
+            EffectState.NOTHING,
+        )
+        return last if has_left else None
 
     def _take_host_resources(self, index: int, assignment: Assignment) -> bool:
         held: list[Held] = []
@@ -332,6 +340,7 @@ class Dispatch:
             self._run.after(node.timeout_seconds, lambda: self._time_out(assignment))
 
         def started(pid: int) -> None:
+            assignment.started_at = self._run.clock.monotonic()
             self.started_pids.append((row.id, pid))
 
         self._run.workers.submit(lambda: carry_out(self._run.bench, assignment, started))
@@ -441,6 +450,12 @@ class Dispatch:
         if assignment.row.id in self.running and assignment.interrupted is None:
             seconds = assignment.node.timeout_seconds
             assert seconds is not None
+            # To keep what it may change takes time, which is not the command's.
+            began = assignment.started_at
+            left = seconds if began is None else began + seconds - self._run.clock.monotonic()
+            if assignment.node.tier is Tier.COMPENSABLE and left > 0:
+                self._run.after(left, lambda: self._time_out(assignment))
+                return
             self.interrupt(assignment, AttemptEnd.TIMED_OUT, f"timed out after {seconds:g}s")
 
     def interrupt(self, assignment: Assignment, end: AttemptEnd, detail: str) -> None:

@@ -127,14 +127,16 @@ class Effects:
             ),
         )
 
-    def begin(self, row: EffectRow) -> None:
-        """Record an effect before its command starts. From now on it speaks for its node:
-        what earlier runs left open of that is closed."""
+    def end(self, row: EffectRow) -> None:
+        """Record what an attempt came to. Unless it did nothing it speaks for its node from now
+        on: what was open of that before is closed."""
         with self._database.atomically():
-            self._database.execute(
-                "UPDATE effects SET is_open = 0 WHERE plan_file = ? AND node = ? AND is_open = 1",
-                (to_column(row.plan_file), to_column(row.node)),
-            )
+            if row.state is not EffectState.NOTHING:
+                self._database.execute(
+                    "UPDATE effects SET is_open = 0 WHERE plan_file = ? AND node = ?"
+                    " AND is_open = 1 AND begun_seq < ?",
+                    (to_column(row.plan_file), to_column(row.node), row.begun_seq),
+                )
             self.put(row)
 
     def get(self, attempt: AttemptId) -> EffectRow | None:
@@ -153,15 +155,16 @@ class Effects:
         self, plan_file: str, node: NodeName, run: RunId, since: int
     ) -> tuple[EffectRow | None, EffectRow | None]:
         """What speaks for the node in `run`: its own newest effect, and the newest of other
-        runs that is open or was settled after journal position `since`."""
+        runs that is open or was settled after journal position `since`; of either first one
+        that is open and came to something."""
         rows = self._database.query(
             f"{_SELECT} WHERE plan_file = ? AND node = ? AND (run = ? OR is_open = 1"
             " OR settled_seq > ?) ORDER BY begun_seq DESC, attempt DESC",
             (to_column(plan_file), to_column(node), run, since),
         )
-        own = next((_decode(row) for row in rows if row[1] == run), None)
-        other = next((_decode(row) for row in rows if row[1] != run), None)
-        return own, other
+        own = [_decode(row) for row in rows if row[1] == run]
+        other = [_decode(row) for row in rows if row[1] != run]
+        return _find_speaker(own), _find_speaker(other)
 
     def knows(self, plan_file: str, node: NodeName) -> bool:
         """Whether any effect of the node is recorded, however old."""
@@ -226,6 +229,15 @@ class Effects:
         """What `mark_lost` was told."""
         row = self._database.query_one("SELECT value FROM facts WHERE name = ?", (_LOST,))
         return None if row is None else str(row[0])
+
+
+_QUIET: Final = frozenset({EffectState.NOTHING, EffectState.ROLLED_BACK})
+
+
+def _find_speaker(rows: Sequence[EffectRow]) -> EffectRow | None:
+    """`rows` come newest first."""
+    speaking = (row for row in rows if row.is_open and row.state not in _QUIET)
+    return next(speaking, rows[0] if rows else None)
 
 
 def settled(row: EffectRow, state: EffectState, seq: int, **more: Any) -> EffectRow:

@@ -46,6 +46,7 @@ from assay.plans.canonical import JsonValue
 from assay.plans.model import (
     Background,
     RelPath,
+    Tier,
     When,
 )
 
@@ -122,7 +123,7 @@ class Endings:
                 result = replace(ending.result, journal_seq=position)
                 self._run.store.results.put(result, self._find_made(executed))
             if ending.effect is not None:
-                self._run.store.effects.put(replace(ending.effect, settled_seq=position))
+                self._run.store.effects.end(replace(ending.effect, settled_seq=position))
 
         if assignment.effect is not None:
             ending.effect = self._performing.end(executed)
@@ -373,6 +374,11 @@ class Endings:
         """The store fails at the very moment an effect has ended: on disk it is under way for
         ever, and only who reads this knows better."""
         self._run.store_failed = True
+        if effect.tier is Tier.COMPENSABLE:
+            if effect.state is EffectState.SUCCEEDED:
+                text = "it ended well, but that is not on record: the next command takes it back"
+                self._run.warn(text, effect.node)
+            return
         if effect.state is EffectState.SUCCEEDED:
             value = "" if effect.value is None else f" --value {shlex.quote(effect.value)}"
             what, way = "ended well", f"--done{value}"

@@ -71,6 +71,8 @@ class Question:
     run: RunId
     needs_value: bool = False
     """Whether the node's result has to be said with a yes."""
+    node: NodeName | None = None
+    """The node that is meant, where that is another one."""
     may_be_done: bool = True
     """False: only a no is left, once what lies elsewhere has been taken back by hand."""
 
@@ -141,6 +143,8 @@ class RunSettled:
     """Set when nothing was dispatched: the earlier run every node agreed with."""
     store_failed: bool = False
     """Whether a node could not run because the store cannot record it."""
+    gave_up_waiting: bool = False
+    """Whether it was cancelled while it waited for what a dead run had left running."""
 
 
 Event = (

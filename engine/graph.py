@@ -118,17 +118,6 @@ class RuntimeGraph:
     def dependencies(self, index: int) -> tuple[int, ...]:
         return self._dependencies[index]
 
-    def followers(self, index: int) -> set[int]:
-        """Everything selected that follows the unsettled node `index`, however far."""
-        found: set[int] = set()
-        pending = [index]
-        while pending:
-            for follower in self._dependents.get(pending.pop(), ()):
-                if follower not in found:
-                    found.add(follower)
-                    pending.append(follower)
-        return found
-
     def move(self, index: int, state: NodeState) -> None:
         """Every change of state but settling. A move the table does not allow is a bug."""
         before = self._states[index]

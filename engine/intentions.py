@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from assay.engine.effects import EffectRow
 from assay.engine.states import ActionKey, AttemptEnd, EffectState, RunId
-from assay.plans.model import Node, NodeName, Plan, Tier
+from assay.plans.model import Node, NodeName, Plan, Tier, When
 
 FAILURES: Final = frozenset(
     {
@@ -109,12 +109,16 @@ def judge(
 ) -> Judgement:
     """What is to become of `node`. `key_over` gives its content key now as an earlier effect
     would see it, `explain` what differs from then in a few words."""
-    if evidence.own is not None:
-        return _judge_own(node, evidence.own, evidence.retry_failed)
-    if evidence.other is not None:
-        found = _judge_other(node, evidence.other, evidence, key_over, explain)
-        if found is not None:
-            return found
+    own, other = evidence.own, evidence.other
+    found = None if own is None else _judge_own(node, own, evidence.retry_failed)
+    if found is not None and not isinstance(found, Perform):
+        return found
+    if other is not None and (own is None or other.begun_seq > own.begun_seq):
+        theirs = _judge_other(node, other, evidence, key_over, explain)
+        if theirs is not None:
+            return theirs
+    if found is not None:
+        return found
     if evidence.lost is not None and _must_ask(node):
         return Stop(
             f"whether it was done before is not known: the record of effects is lost"
@@ -133,13 +137,26 @@ def plan_identity(plan: Plan) -> str:
 def may_be_done(row: EffectRow) -> bool:
     """Whether an operator can say that the effect stands: one whose files have been put back
     does not."""
-    return row.state not in (EffectState.ROLLING_BACK, EffectState.COMPENSATING)
+    return row.state not in (
+        EffectState.ROLLING_BACK,
+        EffectState.COMPENSATING,
+        EffectState.ROLLED_BACK,
+    )
 
 
 def find_vanished(rows: list[EffectRow], has: Callable[[NodeName], bool]) -> list[EffectRow]:
     """Open effects whose nodes the plan no longer has, the newest of each node."""
     newest = {row.node: row for row in rows}
-    return [row for row in newest.values() if row.state in AWAITED and not has(row.node)]
+    return [
+        row
+        for row in newest.values()
+        if row.state in AWAITED and not _is_answered(row) and not has(row.node)
+    ]
+
+
+def _is_answered(row: EffectRow) -> bool:
+    """Whether an operator has said that it is done, which is all that can be asked of it."""
+    return row.state is EffectState.SUCCEEDED and row.end is None
 
 
 def describe(row: EffectRow) -> str:
@@ -201,6 +218,8 @@ def _judge_other(
         return Stop(describe(row), row)
     match row.state:
         case EffectState.SUCCEEDED:
+            if node.when is not When.SUCCESS:
+                return None  # a handler runs on every occasion
             if row.accepts_any or key_over(row) in (row.content_key, row.accepted):
                 is_new = row.settled_seq is not None and row.settled_seq > evidence.created_seq
                 when = "meanwhile by" if is_new else "earlier in"

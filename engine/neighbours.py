@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from assay.engine.attempts import AttemptRow, Claims
 from assay.engine.claims import closes_cycle, find_conflict
+from assay.engine.compensation import UNDO_SUFFIX
 from assay.engine.states import AttemptId, RunId
 from assay.engine.store import Store
 from assay.plans.model import NodeName
@@ -34,6 +35,8 @@ def find_ancestors(store: Store, parent: AttemptId | None) -> tuple[AttemptRow, 
     found: list[AttemptRow] = []
     seen: set[AttemptId] = set()
     while parent is not None and parent not in seen:
+        # An undo is part of the attempt that it takes back.
+        parent = AttemptId(parent.removesuffix(UNDO_SUFFIX))
         seen.add(parent)
         row = store.attempts.get(parent)
         if row is None:

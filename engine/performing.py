@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from signal import Signals
-from typing import assert_never, cast
+from typing import Final, assert_never, cast
 
 from assay.engine.admission import demand_of
 from assay.engine.attempt import Assignment, Executed, attempt_id
+from assay.engine.attempts import Claims
+from assay.engine.claims import find_conflict
 from assay.engine.compensation import describe_undo
 from assay.engine.decision import Gathered, Serve
 from assay.engine.effects import EffectRow
@@ -30,6 +32,7 @@ from assay.engine.intentions import (
     describe,
     judge,
     may_be_done,
+    plan_identity,
 )
 from assay.engine.journal import Fact
 from assay.engine.keys import (
@@ -59,7 +62,8 @@ from assay.engine.states import (
 )
 from assay.engine.store import Store
 from assay.plans.entries import matches
-from assay.plans.model import Node, RelPath, Tier
+from assay.plans.model import Node, Plan, RelPath, Tier
+from assay.plans.ordering import sort_topologically
 
 UNRECORDED = "was not started: where the store cannot be written its effect would not be recorded"
 
@@ -96,7 +100,7 @@ class Performing:
             case Stop():
                 self._stop(index, found, gathered)
             case RollBack():
-                self._restoring.queue_roll_back(index, self._chain(index, found.row), gathered)
+                self._roll_back(index, found.row, gathered)
             case Perform():
                 self._run.graph.move(index, NodeState.QUEUED)
                 self._run.queued[index] = Queued(
@@ -105,6 +109,29 @@ class Performing:
                 self._run.admission.enter(index, node.priority, demand_of(node))
             case _:
                 assert_never(found)
+
+    def _roll_back(self, index: int, row: EffectRow, gathered: Gathered) -> None:
+        """Has it undone, one node's after the other: what one undoes another may be about to."""
+        if self._restoring.waits_for_undoing(index):
+            return
+        chain = self._chain(index, row)
+        plan, graph = self._run.plan, self._run.graph
+        names = {each.node for each in chain}
+        done = [
+            plan.nodes[i].name
+            for i in graph.selected
+            if i != index and graph.is_settled(i) and plan.nodes[i].name in names
+        ]
+        if done:
+            self._settlement.settle(
+                index,
+                Outcome.FAILED,
+                detail=f"is to be done anew, and what `{done[0]}` did after it undone before; but"
+                f" this run has taken that over: `assay rewind {row.run} --to NODE` goes back",
+                key=gathered.key,
+            )
+            return
+        self._restoring.queue_roll_back(index, chain, gathered)
 
     def refuse(self, index: int) -> None:
         """Where its effect cannot be recorded it is not started."""
@@ -167,7 +194,7 @@ class Performing:
         """Records the intent; inside that transaction."""
         assert assignment.effect is not None
         assignment.effect = replace(assignment.effect, begun_seq=begun_seq)
-        self._run.store.effects.begin(assignment.effect)
+        self._run.store.effects.put(assignment.effect)
 
     def end(self, executed: Executed) -> EffectRow:
         """What is known of the effect now that its attempt has ended."""
@@ -200,7 +227,12 @@ class Performing:
 
     def start_over(self) -> None:
         """`--new`: what earlier runs left open is asked for no more."""
-        rows = self._run.store.effects.open_of(self._run.plan_identity)
+        begun = (EffectState.ROLLING_BACK, EffectState.COMPENSATING)
+        rows = [
+            row
+            for row in self._run.store.effects.open_of(self._run.plan_identity)
+            if row.state not in begun  # what is half taken back is taken back first
+        ]
         if rows:
             self._close([row.attempt for row in rows], "asked to start over")
         for row in rows:
@@ -229,7 +261,7 @@ class Performing:
             is_new=self._run.request.new,
             retry_failed=self._run.retry_failed or is_retry,
         )
-        return judge_with(self._run.store, self._run.plan_identity, node, gathered, evidence)
+        return judge_with(self._run.store, self._run.plan, index, gathered, evidence)
 
     def _settle_done(self, index: int, done: Done, gathered: Gathered) -> None:
         row = done.row
@@ -259,11 +291,11 @@ class Performing:
         else:
             self._settlement.serve(index, serve, gathered, restored=0)
 
-    def _note_asked(self, row: EffectRow, gathered: Gathered) -> None:
+    def _note_asked(self, index: int, row: EffectRow, gathered: Gathered) -> None:
         """An operator who says that this counts all the same says so of this content."""
         if row.is_sound and row.state is EffectState.SUCCEEDED:
-            store, identity = self._run.store, self._run.plan_identity
-            asked = replace(row, asked=key_over(store, identity, gathered, row))
+            store = self._run.store
+            asked = replace(row, asked=key_over(store, self._run.plan, index, gathered, row))
             self._run.ledger.write(lambda: store.effects.put(asked))
 
     def _stop(self, index: int, stop: Stop, gathered: Gathered) -> None:
@@ -272,13 +304,13 @@ class Performing:
         node = self._run.plan.nodes[index]
         asked = self._run.id if stop.row is None else stop.row.run
         if stop.row is not None:
-            self._note_asked(stop.row, gathered)
+            self._note_asked(index, stop.row, gathered)
         else:
             self._run.attempt_ordinal += 1
             number = self._run.tries.get(index, 0)
             row = self.plan_effect(index, gathered, number)
             row = replace(row, state=EffectState.UNKNOWN, detail=stop.detail)
-            self._run.ledger.write(lambda: self._run.store.effects.begin(row))
+            self._run.ledger.write(lambda: self._run.store.effects.put(row))
         question = Question(
             asked,
             needs_value=node.result is not None,
@@ -291,21 +323,30 @@ class Performing:
 
     def _chain(self, index: int, row: EffectRow) -> tuple[EffectRow, ...]:
         """What is to be undone, in this order: what was done after `row` by nodes that follow
-        its node, the newest first, and `row` last."""
-        graph, nodes = self._run.graph, self._run.plan.nodes
-        followers = graph.followers(index)
-        names = {nodes[i].name for i in followers}
-        later = [
-            other
-            for other in self._run.store.effects.open_of(self._run.plan_identity)
-            if other.begun_seq > row.begun_seq
-            and other.attempt != row.attempt
-            and other.node in names
-            and other.tier is Tier.COMPENSABLE
-            and other.state
-            in (EffectState.SUCCEEDED, EffectState.ROLLING_BACK, EffectState.COMPENSATING)
-        ]
-        return (*reversed(later), row)
+        its node or wrote the same files, the newest first, and `row` last."""
+        plan, store = self._run.plan, self._run.store
+        names = {plan.nodes[i].name for i in find_followers(plan, index)}
+        undone = [row]
+        claims = [self._claims_of(row)]
+        for other in store.effects.open_of(self._run.plan_identity):
+            is_later = other.begun_seq > row.begun_seq and other.attempt != row.attempt
+            if not is_later or other.tier is not Tier.COMPENSABLE or other.state not in _STANDING:
+                continue
+            theirs = self._claims_of(other)
+            if other.node in names or any(find_conflict(theirs, each) for each in claims):
+                undone.append(other)
+                claims.append(theirs)
+        return tuple(reversed(undone))
+
+    def _claims_of(self, row: EffectRow) -> Claims:
+        """What its attempt could change."""
+        attempt = self._run.store.attempts.get(row.attempt)
+        return Claims() if attempt is None else Claims(writes=attempt.claims.writes)
+
+
+_STANDING: Final = frozenset(
+    {EffectState.SUCCEEDED, EffectState.ROLLING_BACK, EffectState.COMPENSATING}
+)
 
 
 def find_evidence(
@@ -340,7 +381,7 @@ def find_evidence(
 
 
 def judge_with(
-    store: Store, identity: str, node: Node, gathered: Gathered, evidence: Evidence
+    store: Store, plan: Plan, index: int, gathered: Gathered, evidence: Evidence
 ) -> Judgement:
     """What is to become of the node with what it consumes now."""
     now = cast(Recipe, json.loads(_text(gathered)))
@@ -348,13 +389,25 @@ def judge_with(
     def explain(row: EffectRow) -> str:
         return summarize(find_changes(cast(Recipe, json.loads(row.recipe)), now))
 
-    return judge(node, evidence, lambda row: key_over(store, identity, gathered, row), explain)
+    def key_now(row: EffectRow) -> ActionKey:
+        return key_over(store, plan, index, gathered, row)
+
+    return judge(plan.nodes[index], evidence, key_now, explain)
 
 
-def key_over(store: Store, identity: str, gathered: Gathered, row: EffectRow) -> ActionKey:
+def key_over(store: Store, plan: Plan, index: int, gathered: Gathered, row: EffectRow) -> ActionKey:
     """The content key of what is consumed now, as the effect `row` sees it."""
-    # Those after it may have rewritten the same files: that is no edit either.
-    effects = [row, *(e for e in store.effects.open_of(identity) if _is_after(e, row))]
+    # Those that follow may have rewritten the same files since: that is no edit either.
+    names = {plan.nodes[i].name for i in find_followers(plan, index)}
+    identity = plan_identity(plan)
+    effects = [row]
+    effects += [
+        each
+        for each in store.effects.open_of(identity)
+        if each.begun_seq > row.begun_seq
+        and each.state is EffectState.SUCCEEDED
+        and each.node in names
+    ]
     left = {item for each in effects for item in each.outputs}
     kept = {path for path, _ in left}
     attempts = [store.attempts.get(each.attempt) for each in effects]
@@ -364,15 +417,25 @@ def key_over(store: Store, identity: str, gathered: Gathered, row: EffectRow) ->
         return path not in kept and any(matches(entries, path) for entries in written)
 
     def is_left(path: RelPath, state: State) -> bool:
-        return (path, state) in left or (state == ABSENT and is_gone(path))
+        if (path, state) in left or (state == ABSENT and is_gone(path)):
+            return True
+        return any(
+            (file, at) == (plan.file, state) and node in names
+            for file, node, at in store.results.writers_of(path)
+        )
 
     now = cast(Recipe, json.loads(_text(gathered)))
     before = cast(Recipe, json.loads(row.recipe))
     return content_key_over(now, before, is_left, is_gone)
 
 
-def _is_after(row: EffectRow, other: EffectRow) -> bool:
-    return row.begun_seq > other.begun_seq and row.state is EffectState.SUCCEEDED
+def find_followers(plan: Plan, index: int) -> set[int]:
+    """Every node that follows this one, however far, selected or not."""
+    found = {index}
+    for each in sort_topologically(plan.dependencies):
+        if not found.isdisjoint(plan.dependencies[each]):
+            found.add(each)
+    return found - {index}
 
 
 def _judge_end(executed: Executed) -> tuple[EffectState, str]:

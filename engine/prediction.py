@@ -268,7 +268,7 @@ class _Predictor:
             if other.tier is Tier.COMPENSABLE:
                 text = f"rolls back what run {other.run} did, then has an effect"
                 return Prediction(node.name, Forecast.RUN, text, since=other.run)
-        found = judge_with(self._store, plan_identity(self._plan), node, gathered, evidence)
+        found = judge_with(self._store, self._plan, index, gathered, evidence)
         match found:
             case Done():
                 row = found.row

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from assay.engine import lock_files, orphans, preimages, temporary
@@ -40,7 +41,7 @@ from assay.engine.states import (
 from assay.engine.store import Store
 from assay.plans.canonical import JsonValue
 from assay.plans.entries import matches
-from assay.plans.model import Digest, NodeName, RelPath, Tier
+from assay.plans.model import Background, Digest, Node, NodeName, RelPath, Tier
 from assay.plans.stored import DamagedPlan, plan_from_bytes
 
 
@@ -135,8 +136,8 @@ class _Recovery:
         # Their processes are not ended, unless the run was cancelled: what they do to the world
         # would be cut in half.
         others = [row for row in attempts if row.id in effects]
-        if others and store.runs.cancel_of(self._dead.id) is not None:
-            self._end_cancellable(others)
+        if others:
+            self._end_overdue(others)
         waits = self._find_awaited(others)
         for row in attempts:
             if row.id in effects and row.id not in waits:
@@ -152,8 +153,9 @@ class _Recovery:
             return
         for row in every:
             _remove_empty(store, row)
-        with suppress(FileNotFoundError):
-            os.unlink(store.runs.lease_path(self._dead.id))
+        # Somebody may go on with the run already, and hold that file.
+        with suppress(lock_files.HeldElsewhere):
+            store.runs.take_lease(self._dead.id).release(remove=True)
         self._tell(lost)
 
     def _end_sealed(self, rows: list[AttemptRow]) -> list[_Lost]:
@@ -179,26 +181,40 @@ class _Recovery:
                 )
         return found
 
-    def _end_cancellable(self, rows: list[AttemptRow]) -> None:
-        """Ends what belongs to these attempts and their undos, but for nodes that a cancel waits
-        for."""
-        spared = self._find_uncancellable()
+    def _end_overdue(self, rows: list[AttemptRow]) -> None:
+        """Ends what its own assay would have ended by now: attempts past their timeout, and, once
+        the run is cancelled, those that a cancel does not wait for; with their undos."""
+        is_cancelled = self._store.runs.cancel_of(self._dead.id) is not None
         for row in rows:
-            if row.node not in spared:
+            node = self._nodes.get(row.node)
+            limit = None if node is None else node.timeout_seconds
+            is_late = (
+                limit is not None
+                and node is not None
+                and (self._clock.now() > row.began_at + limit + node.grace_seconds)
+            )
+            if is_late or (is_cancelled and (node is None or node.cancellable)):
                 undo = AttemptId(f"{row.id}{UNDO_SUFFIX}")
                 trace = _trace_of(self._store, row)
                 end_survivors(trace.attempt, trace.lease, trace.session)
                 end_survivors(undo, os.path.join(self._store.tmp, f"{undo}.lease"))
 
-    def _find_uncancellable(self) -> set[NodeName]:
+    def _is_kept(self, row: AttemptRow) -> bool:
+        """Whether only the main process counts: what it leaves behind may live for ever."""
+        node = self._nodes.get(row.node)
+        return node is not None and node.background is Background.KEEP and row.pid is not None
+
+    @cached_property
+    def _nodes(self) -> dict[NodeName, Node]:
+        """The run's nodes by name, as far as its plan can be read."""
         stored = self._store.runs.load_plan(self._dead.plan_digest)
         if stored is None:
-            return set()
+            return {}
         try:
             plan = plan_from_bytes(stored, Digest(self._dead.plan_digest))
         except DamagedPlan:
-            return set()
-        return {node.name for node in plan.nodes if not node.cancellable}
+            return {}
+        return {node.name: node for node in plan.nodes}
 
     def _find_awaited(self, rows: list[AttemptRow]) -> dict[AttemptId, Awaited]:
         """The attempts, of these, whose processes or whose undo live on."""
@@ -213,6 +229,8 @@ class _Recovery:
         for number, row in enumerate(rows):
             own = traces[2 * number : 2 * number + 2]
             pids = {pid for each in own for pid in living.get(each.attempt, ())} - mine
+            if self._is_kept(row):
+                pids &= {row.pid}
             # A lease that is held by what cannot be seen from here lives as well.
             if pids or any(lock_files.is_held(each.lease) for each in own):
                 found[row.id] = Awaited(row.run, row.id, row.node, tuple(sorted(pids)))
@@ -287,7 +305,7 @@ class _Recovery:
             source, number, Fact.ATTEMPT_SETTLED, run=row.run, node=row.node, data=fact
         )
         if lost.effect is not None:
-            self._store.effects.put(replace(lost.effect, settled_seq=position))
+            self._store.effects.end(replace(lost.effect, settled_seq=position))
 
     def _tell(self, lost: list[_Lost]) -> None:
         run = self._dead

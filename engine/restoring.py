@@ -97,6 +97,8 @@ class Restoring:
         self._pending_reruns: dict[int, int] = {}
         """Settled producer that must run again -> how many repairs it waits for itself."""
         self._repair_counts: dict[int, int] = {}
+        self._after_undoing: list[int] = []
+        """Nodes to be judged again once what is being undone is."""
 
     def find_undone(self) -> list[AttemptId]:
         """The attempts whose effects are being taken back just now."""
@@ -146,6 +148,13 @@ class Restoring:
         self.to_restore.append(
             RestoreJob(index, row, (), frozenset(), None, gathered, undoes=effects)
         )
+
+    def waits_for_undoing(self, index: int) -> bool:
+        """Whether something is being undone: the node is ready again after that."""
+        if not any(item.undoes for item in (*self.to_restore, *self.restoring.values())):
+            return False
+        self._after_undoing.append(index)
+        return True
 
     def begin(self, item: RestoreJob) -> None:
         """Records that it begins; inside the transaction that has looked for conflicts."""
@@ -249,6 +258,9 @@ class Restoring:
         del self.restoring[item.row.id]
         self._settlement.mark_uncommitted(index)
         now = self._run.clock.now()
+        if item.undoes:
+            self._run.ready.extend(self._after_undoing)
+            self._after_undoing.clear()
         for effect, done in message.compensated:
             _note_compensated(self._run, effect, done, f"`{node.name}` is to be done anew")
         if restored is None:
@@ -283,8 +295,14 @@ class Restoring:
             for effect, done in message.compensated:
                 if done.state in (EffectState.ROLLED_BACK, EffectState.NOTHING):
                     preimages.drop(preimages.path_of(self._run.store.preimages, effect.attempt))
-            if not self._run.is_resumed:
-                self._look_again(message.compensated)
+            used = self._look_again(message.compensated)
+            if used is not None:
+                self._settlement.settle(
+                    index,
+                    Outcome.FAILED,
+                    detail=f"{used} before that was put back: `assay run` makes it right",
+                )
+                return
             if self._settlement.may_start(index):
                 self._run.graph.move(index, NodeState.READY)
                 self._run.ready.append(index)
@@ -312,19 +330,29 @@ class Restoring:
             self._run.graph.move(index, NodeState.RUNNING)
             self._settlement.serve(index, item.serve, item.gathered, len(restored.put_back))
 
-    def _look_again(self, done: tuple[tuple[EffectRow, Compensated], ...]) -> None:
+    def _look_again(self, done: tuple[tuple[EffectRow, Compensated], ...]) -> str | None:
         """The run saw what an earlier one had made of its sources: what it reads is what has
-        been put back."""
+        been put back. A clause on who has read the other already, None for nobody."""
         changed = {
             path
             for _, compensated in done
             for path in (*compensated.files.put_back, *compensated.files.removed)
         }
         changed |= {path for _, each in done for path, _ in each.files.trashed}
-        if changed:
-            self._run.observations.look_again(changed)
-            self._run.observations.pin(self._run.graph.selected)
-            self._run.pins_due = True
+        if not changed or self._run.is_resumed:
+            return None
+        for index in self._run.graph.selected:
+            state = self._run.graph.state(index)
+            if state not in (NodeState.RUNNING, NodeState.SETTLED):
+                continue
+            node = self._run.plan.nodes[index]
+            path = next((path for path in changed if matches(node.reads, path)), None)
+            if path is not None and node.command is not None:
+                return f"`{node.name}` has read `{path}`"
+        self._run.observations.look_again(changed)
+        self._run.observations.pin(self._run.graph.selected)
+        self._run.pins_due = True
+        return None
 
     def _restore_failed(self, item: RestoreJob, why: str) -> None:
         """A recorded result whose blobs are gone or damaged is a miss, never an empty hit."""

@@ -25,6 +25,7 @@ from assay.engine.identity import this_owner
 from assay.engine.intentions import describe
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
+from assay.engine.preimages import DamagedPreimage
 from assay.engine.process import Processes
 from assay.engine.resumption import OwnerLives, read_history
 from assay.engine.rolling_back import describe_fact
@@ -94,6 +95,7 @@ def rewind(
             raise CannotRewind(
                 f"run {other.run} has done `{row.node}` again since: rewind that first"
             )
+    _check_preimages(store, undoes)
     try:
         lease = store.runs.take_lease(run.id)
     except lock_files.HeldElsewhere:
@@ -130,6 +132,21 @@ def _find_settlement(store: Store, run: RunRow, to: NodeName) -> int:
     if position is None or outcome not in (Outcome.BUILT, Outcome.CLEAN):
         raise CannotRewind(f"`{to}` did not settle well in run {run.id}")
     return position
+
+
+def _check_preimages(store: Store, undoes: list[EffectRow]) -> None:
+    """Raises CannotRewind before anything has changed."""
+    for row in undoes:
+        if row.state is EffectState.COMPENSATING:
+            continue
+        try:
+            preimage = preimages.load(preimages.path_of(store.preimages, row.attempt))
+        except DamagedPreimage as error:
+            raise CannotRewind(f"`{row.node}` cannot be taken back: {error}") from None
+        if preimage is None:
+            raise CannotRewind(
+                f"`{row.node}` cannot be taken back: how its files were before is not kept any more"
+            )
 
 
 class _Rewind:
@@ -192,6 +209,10 @@ class _Rewind:
         writes = tuple(entry for row in rows if row is not None for entry in row.claims.writes)
         claims = Claims(writes=writes)
         with store.transaction():
+            for each in store.runs.unsettled():
+                is_same = (each.plan_file, each.plan_name) == (run.plan_file, run.plan_name)
+                if is_same and each.id != run.id and store.runs.is_alive(each.id):
+                    raise CannotRewind(f"run {each.id} of the same plan is on, and builds on it")
             for other in store.attempts.running(excluding_run=run.id):
                 what = find_conflict(claims, other.claims)
                 if what is not None:

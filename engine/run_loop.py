@@ -42,6 +42,7 @@ from assay.engine.events import (
     CancelRequested,
     Event,
     NodesAppended,
+    Question,
     RunSettled,
     RunStarted,
     Warned,
@@ -275,6 +276,7 @@ class RunLoop:
                     self._run.warn(text)
             self._run.ledger.heartbeat()
             self._run.ledger.commit()
+        self._run.gave_up_waiting = True
 
     def _keep_plan(self) -> None:
         """The plan as it is now goes into the store with the next commit, once."""
@@ -309,6 +311,7 @@ class RunLoop:
             duration_seconds=self._run.clock.monotonic() - began,
             outputs=outputs,
             store_failed=self._run.store_failed,
+            gave_up_waiting=self._run.gave_up_waiting,
         )
         self._run.ledger.note(
             Fact.RUN_SETTLED,
@@ -615,6 +618,8 @@ class RunLoop:
                 self._run.store.runs.set_plan_digest, self._run.id, self._run.row.fence, plan.digest
             )
         )
+        if self._stops_over_vanished(index):
+            return
         names = tuple(plan.nodes[i].name for i in new)
         self._settlement.tell(NodesAppended(template.name, names, plan.generation))
         if not new:
@@ -632,6 +637,36 @@ class RunLoop:
         self._tell_left_over()
         self._run.pins_due = True
         self._run.ready.extend(ready)
+
+    def _stops_over_vanished(self, index: int) -> bool:
+        """Whether an earlier run did, or may have done, something for an instance that the
+        template does not have any more: that is settled first."""
+        plan = self._run.plan
+        base = declared_name(plan.nodes[index].name)
+        siblings = [
+            i
+            for i, node in enumerate(plan.nodes)
+            if node.kind is Kind.TEMPLATE and declared_name(node.name) == base
+        ]
+        if self._run.request.new or any(i not in self._run.instances for i in siblings):
+            return False
+        names = {node.name for node in plan.nodes}
+        rows = [
+            row
+            for row in find_vanished(
+                self._run.store.effects.open_of(self._run.plan_identity), names.__contains__
+            )
+            if declared_name(row.node) == base
+        ]
+        if not rows:
+            return False
+        self._settlement.settle(
+            index,
+            Outcome.AMBIGUOUS,
+            detail=f"`{rows[0].node}`, which it does not expand to any more, {describe(rows[0])}",
+            asks=Question(rows[0].run, node=rows[0].node),
+        )
+        return True
 
     def _heed_cancellation(self) -> None:
         asked = len(self._cancellation.causes)

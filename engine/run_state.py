@@ -194,6 +194,8 @@ class RunState:
         """Whether it goes on with what it saw and did when it was begun."""
         self.retry_failed = resumption is not None and resumption.retry_failed
         """Whether failures of this run are tried again."""
+        self.gave_up_waiting = False
+        """Whether it was cancelled while it waited for what a dead run had left running."""
         self.store_failed = False
         """Whether a node could not run because the store cannot record it."""
         self.certifies = True

@@ -63,7 +63,11 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
             err.write(f"warning: {one_line(text)}\n")
             err.flush()
 
-        resumption.wait_for_dead(store, run, clock, tell, pause)
+        try:
+            resumption.wait_for_dead(store, run, clock, tell, pause)
+        except Interrupted:
+            err.write("interrupted while waiting: nothing was begun\n")
+            return ExitCode.OPERATOR
         row = store.runs.get(run)
         plan = load_stored(store, row)
         created_seq, history = resumption.read_history(store, row)

@@ -78,7 +78,7 @@ def pointers(failure: Failure, rerun: RerunCommand, *, colour: bool) -> list[str
 
 def ways_on(node: str, question: Question) -> list[str]:
     """What an operator says of an effect once it is known whether it happened."""
-    words = f"assay settle {question.run} {shell_word(node)}"
+    words = f"assay settle {question.run} {shell_word(question.node or node)}"
     if not question.may_be_done:
         return [f"   = once the rest is taken back by hand: {words} --not-done"]
     value = " --value JSON" if question.needs_value else ""

@@ -65,6 +65,8 @@ FULL = EffectRow(
     outputs=((RelPath("d/\udcff\n"), State(f"exec:{digest(3)}")), (RelPath("gone"), ABSENT)),
     value='{"a":"\u00e9"}',
     accepts_any=True,
+    asked=ActionKey(digest(4)),
+    accepted=ActionKey(digest(5)),
     detail="it was \udcff\nso",
 )
 """A row in which no field has its default or the value of a neighbour."""
@@ -84,6 +86,8 @@ def test_an_effect_comes_back_as_it_was_put(store: Store) -> None:
         outputs=(),
         value=None,
         accepts_any=False,
+        asked=None,
+        accepted=None,
         detail="",
     )
     for row in (FULL, plain):
@@ -192,40 +196,61 @@ def test_effects_of_a_run_come_in_the_order_they_began(store: Store) -> None:
     assert store.effects.of_run(C) == []
 
 
-def test_beginning_closes_what_it_takes_the_place_of(store: Store) -> None:
-    """Older effects of the same node of the same plan, in whichever run; nobody else's."""
-    older = an_effect(A, 1)
+def test_what_begins_closes_nothing(store: Store) -> None:
+    """C95: until it has come to something, what was open before is asked for as well."""
+    for row in (an_effect(A, 1), an_effect(B, 2), an_effect(B, 3)):
+        store.effects.put(row)
+    assert [row.attempt for row in store.effects.kept()] == [
+        "aaaaaaaa-1",
+        "bbbbbbbb-2",
+        "bbbbbbbb-3",
+    ]
+
+
+@pytest.mark.parametrize("state", list(EffectState))
+def test_ending_closes_what_it_takes_the_place_of(store: Store, state: EffectState) -> None:
+    """Older effects of the same node of the same plan, in whichever run and in any state;
+    nobody else's, and none where it did nothing."""
+    older = an_effect(A, 1, state=EffectState.UNKNOWN, settled_seq=2)
     other_node = an_effect(A, 2, node="deploy")
     other_plan = an_effect(A, 3, plan_file="other.toml")
-    same_run = an_effect(B, 4)
-    for row in (older, other_node, other_plan, same_run):
+    same_run = an_effect(B, 4, state=EffectState.SUCCEEDED)
+    newer = an_effect(A, 6)
+    beside = an_effect(C, 7, begun_seq=5)
+    for row in (older, other_node, other_plan, same_run, newer, beside, an_effect(B, 5)):
         store.effects.put(row)
-    store.effects.begin(an_effect(B, 5))
-    assert {row.attempt for row in store.effects.kept()} == {
-        "aaaaaaaa-2",
-        "aaaaaaaa-3",
-        "bbbbbbbb-5",
-    }
+    ended = an_effect(B, 5, state=state, settled_seq=8, end=AttemptEnd.EXITED)
+    store.effects.end(ended)
+    stays = state is EffectState.NOTHING
     # All else of a closed row is as it was.
-    assert get(store, "aaaaaaaa-1") == dataclasses.replace(older, is_open=False)
-    assert get(store, "bbbbbbbb-4") == dataclasses.replace(same_run, is_open=False)
+    expected = [
+        dataclasses.replace(older, is_open=stays),
+        other_node,
+        other_plan,
+        dataclasses.replace(same_run, is_open=stays),
+        newer,
+        beside,
+        ended,
+    ]
+    assert [get(store, row.attempt) for row in expected] == expected
 
 
-def test_beginning_is_all_or_nothing(store: Store) -> None:
-    """C95: an intent that cannot be recorded closes nothing."""
+def test_ending_is_all_or_nothing(store: Store) -> None:
+    """C95: an end that cannot be recorded closes nothing."""
     store.effects.put(an_effect(A, 1))
-    broken = dataclasses.replace(an_effect(B, 2), attempt=None)  # type: ignore[arg-type]
+    ended = an_effect(B, 2, state=EffectState.SUCCEEDED)
+    broken = dataclasses.replace(ended, attempt=None)  # type: ignore[arg-type]
     with pytest.raises(Exception, match="NOT NULL"):
-        store.effects.begin(broken)
+        store.effects.end(broken)
     assert get(store, "aaaaaaaa-1").is_open
 
-    def begin_and_fail() -> None:
+    def end_and_fail() -> None:
         with store.transaction():
-            store.effects.begin(an_effect(B, 2))
+            store.effects.end(ended)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        begin_and_fail()
+        end_and_fail()
     assert get(store, "aaaaaaaa-1").is_open
     assert store.effects.of_run(B) == []
 
@@ -244,11 +269,47 @@ def test_nothing_speaks_for_a_node_that_never_began(store: Store) -> None:
     assert told(store) == (None, None)
 
 
-def test_the_newest_effect_of_the_run_itself_speaks_for_its_node(store: Store) -> None:
-    """Open or closed, and whatever it came to."""
+QUIET = (EffectState.NOTHING, EffectState.ROLLED_BACK)
+
+
+@pytest.mark.parametrize("run", [A, C])
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("state", list(EffectState))
+def test_what_is_open_and_came_to_something_speaks_first(
+    store: Store, run: RunId, is_open: bool, state: EffectState
+) -> None:
+    """C95: a later try that did nothing, or is asked for no more, does not hide what an earlier
+    one did, or may have done; so for the run itself and for others."""
+    speaks = is_open and state not in QUIET
     for number in (1, 2, 10):
-        store.effects.put(an_effect(C, number, is_open=number == 1))
-    assert told(store) == ("cccccccc-10", None)
+        store.effects.put(
+            an_effect(run, number, state=state, is_open=is_open, settled_seq=number + 100)
+        )
+    for quiet, closed in product((*QUIET, EffectState.UNKNOWN), (True, False)):
+        if quiet in QUIET or closed:
+            later = an_effect(run, 11, state=quiet, is_open=not closed, settled_seq=120)
+            store.effects.put(later)
+            found = f"{run}-10" if speaks else f"{run}-11"
+            assert told(store) == ((found, None) if run == C else (None, found))
+
+
+@pytest.mark.parametrize("run", [A, C])
+@pytest.mark.parametrize("state", list(EffectState))
+def test_of_equals_the_newest_speaks(store: Store, run: RunId, state: EffectState) -> None:
+    """Among all that came to something, and where nothing did."""
+    for number, is_open in product((1, 2, 10), (True, False)):
+        store.effects.put(
+            an_effect(run, number, state=state, is_open=is_open, settled_seq=number + 100)
+        )
+        assert told(store)[run == A] == f"{run}-{number}"
+
+
+def test_a_speaker_of_others_may_be_older_than_that_of_the_run(store: Store) -> None:
+    """Each is found among its own: neither hides the other."""
+    store.effects.put(an_effect(A, 1, state=EffectState.UNKNOWN))
+    store.effects.put(an_effect(B, 2, state=EffectState.NOTHING))
+    store.effects.put(an_effect(C, 3, state=EffectState.ROLLED_BACK))
+    assert told(store) == ("cccccccc-3", "aaaaaaaa-1")
 
 
 def test_an_open_effect_of_another_run_speaks_for_its_node(store: Store) -> None:
@@ -368,25 +429,30 @@ def test_that_effects_are_lost_is_remembered(tmp_path: Path) -> None:
     store.close()
 
 
-def test_of_two_that_begin_at_once_one_is_open(tmp_path: Path) -> None:
-    """C96: whoever comes later in the store has closed the other's."""
+def test_of_many_that_come_to_something_one_is_open(tmp_path: Path) -> None:
+    """C96: whoever began last in the store has closed the others', whichever process it is."""
     open_store(tmp_path).close()
     ready = threading.Barrier(4)
 
-    def begin(run: str) -> None:
+    def perform(run: str) -> None:
         store = open_store(tmp_path)
         ready.wait()
         for number in range(1, 6):
-            store.effects.begin(an_effect(run, number))
+            with store.transaction():
+                begun = store.journal.append(f"run:{run}", number, "began", run=RunId(run))
+                row = an_effect(run, number, begun_seq=begun)
+                store.effects.put(row)
+                store.effects.end(settled(row, EffectState.SUCCEEDED, begun))
         store.close()
 
     runs = [f"{letter * 8}" for letter in "abcd"]
-    threads = [threading.Thread(target=begin, args=(run,)) for run in runs]
+    threads = [threading.Thread(target=perform, args=(run,)) for run in runs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     store = open_store(tmp_path)
-    assert len(store.effects.kept()) == 1
-    assert sum(len(store.effects.of_run(RunId(run))) for run in runs) == 20
+    rows = [row for run in runs for row in store.effects.of_run(RunId(run))]
+    assert len(rows) == 20
+    assert store.effects.kept() == [max(rows, key=lambda row: row.begun_seq)]
     store.close()

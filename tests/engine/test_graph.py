@@ -190,33 +190,3 @@ def test_templates_whose_instances_need_each_other_are_taken_up() -> None:
     assert graph.settle(0, Outcome.CLEAN) == [3]
     assert graph.settle(3, Outcome.BUILT) == [1]
     assert graph.verdict(1) is Verdict.RUN
-
-
-@pytest.mark.parametrize(
-    ("index", "expected"),
-    [(0, {1, 2, 3, 4}), (1, {3, 4}), (2, {3, 4}), (3, {4}), (4, set()), (5, set())],
-)
-def test_what_follows_a_node_is_known_however_far(index: int, expected: set[int]) -> None:
-    """Each once, the node itself apart."""
-    graph = graph_of((), (0,), (0,), (1, 2), (3,), ())
-    assert graph.followers(index) == expected
-
-
-def test_what_is_not_selected_follows_nothing() -> None:
-    """Nor does anything follow through it."""
-    graph = RuntimeGraph(plan_of((), (0,), (1,), (0,)), (0, 3))
-    assert graph.followers(0) == {3}
-
-
-def test_what_follows_an_instance_follows_its_template() -> None:
-    """The template first, and all behind it; whether it expands now or had before."""
-    plan = plan_of((), (0,), (1,), (0,), (0,))
-    adopted = RuntimeGraph(plan, (0, 1, 2))
-    adopted.adopt(plan, (3, 4), 1)
-    assert adopted.followers(0) == {1, 2, 3, 4}
-    grown = RuntimeGraph(plan_of((), (0,), (1,)), (0, 1, 2))
-    grown.settle(0, Outcome.BUILT)
-    grown.append(plan, (3, 4), 1)
-    for graph in (adopted, grown):
-        assert graph.followers(3) == {1, 2}
-        assert graph.followers(1) == {2}

@@ -25,14 +25,17 @@ from assay.engine.intentions import (
     describe,
     find_vanished,
     judge,
+    may_be_done,
     plan_identity,
 )
 from assay.engine.states import ActionKey, AttemptEnd, EffectState, RunId
-from assay.plans.model import Digest, Node, NodeName, Plan, Tier
+from assay.plans.model import Digest, Node, NodeName, Plan, Tier, When
 
 RUN: Final = RunId("cccccccc")
 CREATED: Final = 100
 """Journal position at which the run that asks was created."""
+OLDER, BEGUN, NEWER = 10, 200, 300
+"""Positions at which the own effect began, and others before and after it."""
 
 COMPENSABLE: Final = node("pub", tier=Tier.COMPENSABLE)
 ONCE: Final = node("pub", tier=Tier.IRREVERSIBLE)
@@ -58,7 +61,7 @@ LOST, CANCELLED, EXITED = AttemptEnd.LOST, AttemptEnd.CANCELLED, AttemptEnd.EXIT
 
 def own(state: EffectState, end: AttemptEnd | None, tier: Tier = Tier.IRREVERSIBLE) -> EffectRow:
     """What the run itself did at its third try."""
-    row = an_effect(RUN, 1, tier=tier, state=state, end=end)
+    row = an_effect(RUN, 1, tier=tier, state=state, end=end, begun_seq=BEGUN)
     return dataclasses.replace(row, number=3, idempotency_key="k")
 
 
@@ -76,6 +79,7 @@ def other(
         tier=tier,
         state=state,
         end=end,
+        begun_seq=OLDER,
         is_open=is_open,
         settled_seq=settled_seq,
     )
@@ -86,8 +90,11 @@ def same(row: EffectRow) -> ActionKey:
     return row.content_key
 
 
+NOW: Final = ActionKey(digest(99))
+
+
 def different(row: EffectRow) -> ActionKey:
-    return ActionKey(digest(99))
+    return NOW
 
 
 def explain(row: EffectRow) -> str:
@@ -181,22 +188,23 @@ def test_what_this_run_did_decides(
     """C95, C98: a run replays what it did; a failure is one until it is to be tried again, and
     what nobody knows is asked about unless the world takes a repeat for the same."""
     mine = own(state, end)
-    subject = NODES[name]
-    assert told(ask(subject, mine=mine, retry_failed=retry_failed)) == expected
-    # Nothing else that is known plays a part.
-    for key_over, theirs in product(
-        (same, different), (None, other(SUCCEEDED), other(UNKNOWN), other(ROLLING_BACK))
-    ):
-        found = ask(
-            subject,
-            mine=mine,
-            theirs=theirs,
-            lost="`x` is gone",
-            retry_failed=retry_failed,
-            key_over=key_over,
-            is_under_way=True,
-        )
-        assert told(found) == expected
+    for when in When:
+        subject = dataclasses.replace(NODES[name], when=when)
+        assert told(ask(subject, mine=mine, retry_failed=retry_failed)) == expected
+        # Nothing else that is known plays a part.
+        for key_over, theirs in product(
+            (same, different), (None, other(SUCCEEDED), other(UNKNOWN), other(ROLLING_BACK))
+        ):
+            found = ask(
+                subject,
+                mine=mine,
+                theirs=theirs,
+                lost="`x` is gone",
+                retry_failed=retry_failed,
+                key_over=key_over,
+                is_under_way=True,
+            )
+            assert told(found) == expected
 
 
 def test_every_state_and_end_of_this_run_is_in_the_table() -> None:
@@ -222,6 +230,13 @@ class Case:
     expected: tuple[str, str, str, str]
     """For a node that is compensable, has no key, the same key, another key."""
     is_under_way: bool = False
+
+    def expect(self, name: str, when: When) -> str:
+        """For a handler what was done by another run does not count: that was its occasion."""
+        is_passed_over = when is not When.SUCCESS and self.theirs.is_sound
+        if is_passed_over and self.theirs.state is SUCCEEDED:
+            return ANEW
+        return self.expected[list(NODES).index(name)]
 
 
 EARLIER = "done earlier in run aaaaaaaa"
@@ -250,12 +265,27 @@ def other_cases() -> Iterator[tuple[str, Case]]:
                         (open_answer if is_open else ANEW,) * 4,
                     ),
                 )
+            for accepted, answer in (
+                (NOW, EARLIER),
+                (ActionKey(digest(98)), open_answer if is_open else ANEW),
+            ):
+                row = dataclasses.replace(
+                    other(SUCCEEDED, tier=tier, is_open=is_open), accepted=accepted
+                )
+                yield (
+                    f"{opened}, {tier} done, accepted as {int(accepted, 16)}, different",
+                    Case(row, False, (answer,) * 4),
+                )
+                yield (
+                    f"{opened}, {tier} done, accepted as {int(accepted, 16)}, equal",
+                    Case(row, True, (EARLIER,) * 4),
+                )
         for is_same in BOTH:
             content = "equal" if is_same else "different"
-            accepted = dataclasses.replace(
+            anyhow = dataclasses.replace(
                 other(SUCCEEDED, is_open=is_open), accepts_any=True, content_key=ActionKey("")
             )
-            yield f"{opened}, accepted, {content}", Case(accepted, is_same, (EARLIER,) * 4)
+            yield f"{opened}, accepts any, {content}", Case(anyhow, is_same, (EARLIER,) * 4)
             for state in (ROLLING_BACK, COMPENSATING):
                 row = other(state, tier=Tier.COMPENSABLE, is_open=is_open)
                 yield f"{opened}, {state}, {content}", Case(row, is_same, ("roll back",) * 4)
@@ -263,12 +293,14 @@ def other_cases() -> Iterator[tuple[str, Case]]:
                 row = other(state, is_open=is_open)
                 yield f"{opened}, {state}, {content}", Case(row, is_same, (ANEW,) * 4)
             unknown = "stop" if is_open else ANEW
+            # The other side takes a repeat under the same key for the same request.
+            repeat = REPEAT if is_same else unknown
             for state, end in product((INTENDED, UNKNOWN), (None, LOST, EXITED, CANCELLED)):
                 for tier in (Tier.COMPENSABLE, Tier.IRREVERSIBLE):
                     row = other(state, tier=tier, is_open=is_open, end=end)
                     yield (
                         f"{opened}, {tier} {state} {end}, {content}",
-                        Case(row, is_same, (unknown, unknown, REPEAT, unknown)),
+                        Case(row, is_same, (unknown, unknown, repeat, unknown)),
                     )
             yield (
                 f"{opened}, under way, {content}",
@@ -291,22 +323,57 @@ def test_what_another_run_did_decides_where_this_one_did_nothing(name: str) -> N
     """C96: what is there with equal content is done; what is there otherwise, or may be, is
     rolled back, repeated under its key or asked about, and never done twice."""
     case = CASES[name]
-    for (_, subject), expected in zip(NODES.items(), case.expected, strict=True):
-        for retry_failed in BOTH:
+    for called, when, retry_failed in product(NODES, When, BOTH):
+        found = ask(
+            dataclasses.replace(NODES[called], when=when),
+            theirs=case.theirs,
+            retry_failed=retry_failed,
+            is_under_way=case.is_under_way,
+            key_over=same if case.is_same else different,
+        )
+        assert told(found) == case.expect(called, when)
+        if isinstance(found, (Done, RollBack, Stop)):
+            assert found.row == case.theirs
+        if isinstance(found, Perform):
+            # A new try of this run, whatever number the other had.
+            assert found.number is None
+            assert not found.is_retry
+
+
+def test_every_state_of_another_run_is_in_the_table() -> None:
+    """Open and closed, with equal and other content."""
+    assert {(case.theirs.state, case.theirs.is_open, case.is_same) for case in CASES.values()} == (
+        set(product(EffectState, BOTH, BOTH))
+    )
+
+
+PERFORMS: Final = frozenset({AGAIN, REPEAT, REPEAT_SAME})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_another_run_did_since_comes_before_another_try(name: str) -> None:
+    """C96: where this run would try again, what another did after its own last try is judged
+    first; where that says nothing, or began before, its own stands."""
+    case = CASES[name]
+    for state, end, called, retry_failed, mine in own_cases():
+        for when, begun_seq in product(When, (OLDER, BEGUN, NEWER)):
+            theirs = dataclasses.replace(case.theirs, begun_seq=begun_seq)
             found = ask(
-                subject,
-                theirs=case.theirs,
+                dataclasses.replace(NODES[called], when=when),
+                mine=own(state, end),
+                theirs=theirs,
+                lost="`x` is gone",
                 retry_failed=retry_failed,
                 is_under_way=case.is_under_way,
                 key_over=same if case.is_same else different,
             )
+            expected = mine
+            if mine in PERFORMS and begun_seq == NEWER:
+                since = case.expect(called, when)
+                if since != ANEW or case.is_under_way:
+                    expected = since
+                    assert isinstance(found, Perform) or found.row == theirs
             assert told(found) == expected
-            if isinstance(found, (Done, RollBack, Stop)):
-                assert found.row == case.theirs
-            if isinstance(found, Perform):
-                # A new try of this run, whatever number the other had.
-                assert found.number is None
-                assert not found.is_retry
 
 
 @pytest.mark.parametrize(
@@ -350,7 +417,31 @@ def test_a_stop_over_other_content_says_what_differs() -> None:
     assert found.detail == "was done in run aaaaaaaa with other content: read changed: in"
 
 
-def test_content_is_asked_of_the_row_that_is_judged() -> None:
+def test_a_stop_over_other_content_under_the_same_key_says_so() -> None:
+    """It is not repeated, for the other side would take it for the same request."""
+    found = ask(KEYED, theirs=other(UNKNOWN))
+    assert isinstance(found, Stop)
+    assert found.detail == (
+        "began and never settled in run aaaaaaaa, and nobody can know whether its effect happened;"
+        " its key is the same, but its content is not: read changed: in"
+    )
+
+
+@pytest.mark.parametrize(
+    ("subject", "accepts_any", "mine", "expected"),
+    [
+        (ONCE, False, None, {SUCCEEDED}),
+        (ONCE, True, None, set()),
+        (COMPENSABLE, False, None, {SUCCEEDED}),
+        (OTHERWISE_KEYED, False, None, {SUCCEEDED}),
+        (KEYED, False, None, {SUCCEEDED, INTENDED, UNKNOWN}),
+        (dataclasses.replace(ONCE, when=When.ALWAYS), False, None, set()),
+        (ONCE, False, own(NOTHING, CANCELLED), set()),
+    ],
+)
+def test_content_is_asked_of_the_row_that_is_judged(
+    subject: Node, accepts_any: bool, mine: EffectRow | None, expected: set[EffectState]
+) -> None:
     """And only where it decides anything."""
     asked: list[EffectRow] = []
 
@@ -358,9 +449,28 @@ def test_content_is_asked_of_the_row_that_is_judged() -> None:
         asked.append(row)
         return row.content_key
 
-    for state in EffectState:
-        ask(ONCE, theirs=other(state), key_over=key_over)
-    assert asked == [other(SUCCEEDED)]
+    rows = [dataclasses.replace(other(state), accepts_any=accepts_any) for state in EffectState]
+    for row in rows:
+        ask(subject, mine=mine, theirs=row, key_over=key_over)
+    assert asked == [row for row in rows if row.state in expected]
+
+
+MAY_BE_DONE: Final = {
+    INTENDED: True,
+    SUCCEEDED: True,
+    UNKNOWN: True,
+    NOTHING: True,
+    ROLLING_BACK: False,
+    COMPENSATING: False,
+    ROLLED_BACK: False,
+}
+
+
+@pytest.mark.parametrize("state", list(EffectState))
+def test_what_has_been_put_back_cannot_be_said_to_stand(state: EffectState) -> None:
+    """Nor what is half put back; of all else an operator may say so."""
+    for is_open, end in product(BOTH, (None, LOST, EXITED)):
+        assert may_be_done(other(state, is_open=is_open, end=end)) is MAY_BE_DONE[state]
 
 
 # Words.
@@ -402,23 +512,30 @@ def test_what_is_known_of_an_effect_is_a_clause(row: EffectRow, expected: str) -
 
 
 @pytest.mark.parametrize("state", list(EffectState))
+@pytest.mark.parametrize("end", [None, *AttemptEnd])
 def test_an_effect_without_its_node_is_found_while_something_may_be_there(
-    state: EffectState,
+    state: EffectState, end: AttemptEnd | None
 ) -> None:
-    """C103: what did nothing or is taken back is history."""
-    row = other(state)
-    assert find_vanished([row], lambda name: False) == ([row] if state in AWAITED else [])
+    """C103: what did nothing or is taken back is history, and what an operator says is done is
+    not asked about again."""
+    row = other(state, end=end)
+    is_answered = state is SUCCEEDED and end is None
+    expected = [row] if state in AWAITED and not is_answered else []
+    assert find_vanished([row], lambda name: False) == expected
     assert find_vanished([row], lambda name: name == "pub") == []
 
 
 def test_of_each_vanished_node_the_newest_effect_counts() -> None:
-    """One that was taken back since is no matter; the others keep their order."""
+    """One taken back or settled by an operator since is no matter; the others keep their order."""
+    ended = AttemptEnd.SUCCEEDED
     rows = [
-        an_effect("aaaaaaaa", 1, node="a", state=SUCCEEDED),
+        an_effect("aaaaaaaa", 1, node="a", state=SUCCEEDED, end=ended),
         an_effect("aaaaaaaa", 2, node="b", state=UNKNOWN),
-        an_effect("aaaaaaaa", 3, node="c", state=SUCCEEDED),
+        an_effect("aaaaaaaa", 3, node="c", state=SUCCEEDED, end=ended),
         an_effect("bbbbbbbb", 4, node="a", state=ROLLED_BACK),
-        an_effect("bbbbbbbb", 5, node="b", state=SUCCEEDED),
+        an_effect("bbbbbbbb", 5, node="b", state=SUCCEEDED, end=ended),
+        an_effect("aaaaaaaa", 6, node="d", state=UNKNOWN),
+        an_effect("bbbbbbbb", 7, node="d", state=SUCCEEDED),
     ]
     found = find_vanished(rows, lambda name: name == "c")
     assert [row.attempt for row in found] == ["bbbbbbbb-5"]

@@ -13,7 +13,7 @@ from store_rows import a_run, an_attempt, an_effect
 
 from assay.engine.clock import SystemClock
 from assay.engine.effects import EffectRow
-from assay.engine.intentions import Done, Evidence, judge
+from assay.engine.intentions import Done, Evidence, Stop, judge
 from assay.engine.journal import Fact
 from assay.engine.settling import IsClosed, NoEffect, StillRuns, find_effect, settle_effect
 from assay.engine.states import ActionKey, AttemptEnd, AttemptId, EffectState, RunId
@@ -73,9 +73,52 @@ def test_a_node_without_an_effect_is_told_with_those_that_have_one(ground: Groun
     with pytest.raises(NoEffect, match="run aaaaaaaa has recorded no effect of `pub`") as caught:
         find(ground)
     assert caught.value.there == ("b", "a")
-    with pytest.raises(NoEffect) as caught:
+    with pytest.raises(NoEffect, match="run bbbbbbbb has") as caught:
         find(ground, run=LATER)
     assert caught.value.there == ()
+
+
+def test_a_run_that_asks_about_what_another_did_names_it_as_well(ground: Ground) -> None:
+    """The newest that is open of that node of the same plan, where the run has none itself."""
+    effects = ground.store.effects
+    for number, (name, plan_file, is_open) in enumerate(
+        [
+            ("pub", "plan.toml", True),
+            ("pub", "plan.toml", True),
+            ("pub", "plan.toml", False),
+            ("pub", "other.toml", True),
+            ("other", "plan.toml", True),
+        ],
+        1,
+    ):
+        effects.put(an_effect(RUN, number, node=name, plan_file=plan_file, is_open=is_open))
+    assert find(ground, run=LATER).attempt == "aaaaaaaa-2"
+    effects.close([AttemptId("aaaaaaaa-2")])
+    assert find(ground, run=LATER).attempt == "aaaaaaaa-1"
+    effects.close([AttemptId("aaaaaaaa-1")])
+    effects.put(an_effect(LATER, 6, node="third"))
+    with pytest.raises(NoEffect) as caught:
+        find(ground, run=LATER)
+    assert caught.value.there == ("third",)
+
+
+def test_what_the_run_did_itself_is_meant_before_what_others_did(ground: Ground) -> None:
+    """Though theirs is newer, and its own is closed."""
+    ground.store.effects.put(an_effect(RUN, 1, is_open=False))
+    ground.store.effects.put(an_effect(LATER, 2))
+    with pytest.raises(IsClosed):
+        find(ground)
+
+
+def test_plans_from_standard_input_are_told_apart_by_name(ground: Ground) -> None:
+    """C103: the effect of another plan that came the same way is not meant."""
+    run = RunId("cccccccc")
+    ground.store.runs.create(a_run(run, plan_file="-"))
+    ground.store.effects.put(an_effect(RUN, 1, plan_file="- other"))
+    with pytest.raises(NoEffect):
+        find(ground, run=run)
+    ground.store.effects.put(an_effect(RUN, 2, plan_file="- site"))
+    assert find(ground, run=run).attempt == "aaaaaaaa-2"
 
 
 def test_of_an_attempt_that_runs_nobody_can_say_anything(ground: Ground) -> None:
@@ -84,6 +127,8 @@ def test_of_an_attempt_that_runs_nobody_can_say_anything(ground: Ground) -> None
     ground.store.attempts.begin(an_attempt(RUN, 1, node="pub"))
     with pytest.raises(StillRuns, match=r"`pub` of run aaaaaaaa still runs \(attempt aaaaaaaa-1\)"):
         find(ground)
+    with pytest.raises(StillRuns, match=r"`pub` of run aaaaaaaa still runs"):
+        find(ground, run=LATER)
     ground.store.attempts.settle(AttemptId("aaaaaaaa-1"), AttemptEnd.LOST, None, None, "", 2.0)
     assert find(ground).attempt == "aaaaaaaa-1"
 
@@ -109,10 +154,13 @@ def test_a_damaged_record_is_found(ground: Ground) -> None:
 @pytest.mark.parametrize("state", list(EffectState))
 @pytest.mark.parametrize("done", [True, False])
 def test_what_is_said_is_recorded(ground: Ground, state: EffectState, done: bool) -> None:
-    """The state, by whom and since which record; all that was known of the attempt stays."""
+    """The state, by whom, since which record and for which content that was asked of; all that
+    was known of the attempt stays."""
     before = dataclasses.replace(
         an_effect(RUN, 1, state=state, end=AttemptEnd.EXITED, undo="{}"),
         idempotency_key="k",
+        asked=ActionKey("asked"),
+        accepted=ActionKey("before"),
         detail="ended with exit code 1",
     )
     ground.store.effects.put(before)
@@ -129,7 +177,7 @@ def test_what_is_said_is_recorded(ground: Ground, state: EffectState, done: bool
         before,
         state=EffectState.SUCCEEDED if done else EffectState.NOTHING,
         end=None,
-        accepts_any=done,
+        accepted=ActionKey("asked") if done else None,
         value='{"a":1}' if done else None,
         settled_seq=record.seq,
         detail="settled by eva",
@@ -138,11 +186,13 @@ def test_what_is_said_is_recorded(ground: Ground, state: EffectState, done: bool
 
 def test_saying_it_again_is_another_record(ground: Ground) -> None:
     """The last word counts, both are kept."""
-    row = an_effect(RUN, 1, state=EffectState.UNKNOWN)
+    asked = ActionKey("asked")
+    row = dataclasses.replace(an_effect(RUN, 1, state=EffectState.UNKNOWN), asked=asked)
     ground.store.effects.put(row)
     row = settle(ground, row, done=True, value="1")
+    assert (row.state, row.value, row.accepted) == (EffectState.SUCCEEDED, "1", asked)
     row = settle(ground, row, done=False)
-    assert (row.state, row.value, row.accepts_any) == (EffectState.NOTHING, None, False)
+    assert (row.state, row.value, row.accepted) == (EffectState.NOTHING, None, None)
     assert len(list(ground.store.journal.read(run=RUN))) == 2
 
 
@@ -196,17 +246,42 @@ def test_a_damaged_record_is_sound_again(ground: Ground, done: bool, with_node: 
     declared = dataclasses.replace(node(), tier=Tier.COMPENSABLE) if with_node else None
     row = settle(ground, find(ground), declared, done=done)
     assert row.is_sound
+    assert row.accepts_any is done
     assert row.state is (EffectState.SUCCEEDED if done else EffectState.NOTHING)
     assert row.tier is (Tier.COMPENSABLE if with_node else Tier.IRREVERSIBLE)
     assert (row.is_open, row.begun_seq) == (True, 1)
 
 
-def test_what_an_operator_says_is_done_settles_whatever_is_read_by_now(ground: Ground) -> None:
-    """C95: the next run does not ask again."""
-    ground.store.effects.put(an_effect(RUN, 1, state=EffectState.UNKNOWN))
+CONTENT, ASKED, ANOTHER = ActionKey("content"), ActionKey("asked"), ActionKey("another")
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_damaged", "now", "expected"),
+    [
+        (None, False, CONTENT, Done),
+        (None, False, ANOTHER, Stop),
+        (ASKED, False, CONTENT, Done),
+        (ASKED, False, ASKED, Done),
+        (ASKED, False, ANOTHER, Stop),
+        # Nobody knows with which content it was done.
+        (None, True, CONTENT, Done),
+        (None, True, ANOTHER, Done),
+    ],
+)
+def test_what_an_operator_says_is_done_holds_for_what_was_asked(
+    ground: Ground,
+    asked: ActionKey | None,
+    is_damaged: bool,
+    now: ActionKey,
+    expected: type[Done | Stop],
+) -> None:
+    """C95: the next run does not ask again, unless it is about other content."""
+    row = an_effect(RUN, 1, state=EffectState.UNKNOWN)
+    ground.store.effects.put(dataclasses.replace(row, content_key=CONTENT, asked=asked))
+    if is_damaged:
+        ground.store.database.execute("UPDATE effects SET data = ''")
     row = settle(ground, find(ground), done=True)
     evidence = Evidence(LATER, 10, None, row, None, retry_failed=False)
-    other = ActionKey("another")
-    found = judge(node(), evidence, lambda each: other, lambda each: "")
-    assert isinstance(found, Done)
+    found = judge(node(), evidence, lambda each: now, lambda each: "")
+    assert isinstance(found, expected)
     assert found.row == row

@@ -1,0 +1,396 @@
+"""Effects of several runs of one plan, also of a plan that was edited: nothing is done twice,
+nothing counts as done that is not, and what is taken back is taken back in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+
+from counted import Counted, warnings
+from probe import Probes
+from running import Begin
+from workspace import ASSAY
+
+LAST = {"run": "test -e ok", "cache": False}
+"""Keeps a run from completing until the file is there."""
+
+
+def first_run(counted: Counted) -> str:
+    return str(json.loads(counted.assay("runs", "--json").out)[-1]["run"])
+
+
+def test_a_resumed_run_takes_over_what_another_has_done_since(counted: Counted) -> None:
+    """C96: it failed without an effect in one run and was done in the next: the first one, gone
+    on with, does not do it again."""
+    counted.plan(
+        {
+            "pub": {
+                "run": "test -e ok || exit 75; echo sent >> shop",
+                "tier": "irreversible",
+                "retry": {"attempts": 1, "exit_codes": [75]},
+            }
+        }
+    )
+    assert counted.assay("run").code == 1
+    counted.write("ok", "")
+    assert counted.ran() == ["pub"]
+    resumed = counted.assay("resume", first_run(counted), "--retry-failed", "--json")
+    assert (resumed.code, resumed.outcomes) == (0, {"pub": "clean"})
+    assert counted.read("shop") == "sent\n"
+
+
+def test_after_an_answer_it_is_performed_once(counted: Counted) -> None:
+    """C96: both ways that `settle` names are taken: the second finds it done."""
+    counted.plan({"pub": {"run": "test -e ok && echo sent >> shop", "tier": "irreversible"}})
+    assert counted.assay("run").code == 1
+    first = first_run(counted)
+    assert counted.assay("settle", first, "pub", "--not-done").code == 0
+    counted.write("ok", "")
+    assert counted.ran() == ["pub"]
+    assert counted.assay("resume", first).code == 0
+    assert counted.read("shop") == "sent\n"
+
+
+def test_a_try_that_did_nothing_hides_no_effect(counted: Counted) -> None:
+    """C95: what may have happened stays open behind a repeat that did nothing."""
+    pub = {
+        "run": ["./pub.sh"],
+        "tier": "irreversible",
+        "retry": {"attempts": 1, "exit_codes": [75]},
+    }
+    script = counted.write("pub.sh", "#!/bin/sh\necho sent >> shop; test -e fine || exit 1\n")
+    script.chmod(0o755)
+    counted.plan({"pub": {**pub, "idempotency_key": "v1"}})
+    assert counted.assay("run").code == 1
+    first = first_run(counted)
+    counted.write("pub.sh", "#!/bin/sh\nexit 75\n")
+    counted.plan({"pub": {**pub, "idempotency_key": "v1"}})
+    assert counted.assay("run").code == 4  # the same key, but another content
+    assert counted.assay("settle", first, "pub", "--not-done").code == 0
+    assert counted.assay("run").code == 1
+    counted.write("pub.sh", "#!/bin/sh\necho sent >> shop\n")
+    assert counted.assay("run").code == 0
+    assert counted.read("shop") == "sent\nsent\n"
+
+
+def test_an_instance_that_is_gone_is_asked_about(counted: Counted) -> None:
+    """C103: what was, or may have been, done for a file that is no longer there is settled before
+    the template goes on."""
+    counted.write("list", "a\n")
+    counted.plan(
+        {
+            "gen": {
+                "run": "rm -rf out; mkdir -p out; for i in $(cat list); do echo $i > out/$i; done",
+                "reads": ["list"],
+                "writes": ["out/"],
+            },
+            "pub": {
+                "foreach": "out/*",
+                "run": "echo {{each.name}} >> shop; test -e ok",
+                "reads": ["{{each}}"],
+                "tier": "irreversible",
+            },
+        }
+    )
+    assert counted.assay("run").code == 1
+    first = first_run(counted)
+    counted.write("list", "b\n")
+    counted.write("ok", "")
+    asked = counted.assay("run")
+    assert asked.code == 4
+    assert "`pub[out/a]`, which it does not expand to any more, ended with exit code 1" in asked.err
+    assert f"assay settle {first} 'pub[out/a]' --done" in asked.err
+    assert counted.read("shop") == "a\n"
+    assert counted.assay("settle", first, "pub[out/a]", "--done").code == 0
+    assert counted.assay("run").code == 0
+    assert counted.read("shop") == "a\nb\n"
+
+
+def test_an_edit_upstream_is_other_content_downstream(counted: Counted) -> None:
+    """What an earlier effect is done anew with is not what the later one was done with."""
+    bump = {"run": "echo v1 > CHANGES", "writes": ["CHANGES"], "tier": "compensable"}
+    nodes = {
+        "bump": bump,
+        "publish": {
+            "run": "cat CHANGES >> shop",
+            "reads": ["CHANGES"],
+            "tier": "irreversible",
+        },
+        "last": {**LAST, "after": ["publish"]},
+    }
+    counted.plan(nodes)
+    assert counted.assay("run").code == 1
+    counted.write("ok", "")
+    counted.plan({**nodes, "bump": {**bump, "run": "echo v2 > CHANGES"}})
+    told = counted.assay("run")
+    assert told.code == 4
+    assert "with other content: read changed: CHANGES" in told.err
+    assert counted.read("shop") == "v1\n"
+
+
+def rewriter(script: str, file: str = "f", **more: object) -> dict[str, object]:
+    return {"run": script, "reads": [file], "writes": [file], "tier": "compensable", **more}
+
+
+def test_what_follows_is_undone_although_nobody_asked_for_it(counted: Counted) -> None:
+    """C100: a later rewriter of the same file is taken back with the earlier one, and done again
+    on what that makes of it."""
+    counted.write("f", "0\n")
+    nodes = {
+        "m1": rewriter("echo one >> f"),
+        "m2": rewriter("echo two >> f", after=["m1"]),
+        "last": {**LAST, "after": ["m2"]},
+    }
+    counted.plan(nodes)
+    assert counted.assay("run").code == 1
+    counted.plan({**nodes, "m1": rewriter("echo ONE >> f")})
+    assert counted.ran("m1") == ["m1"]
+    assert counted.read("f") == "0\nONE\n"
+    counted.write("ok", "")
+    assert counted.assay("run").code == 0
+    # The run of `m1` alone completed, so that the next one does it again.
+    assert counted.read("f") == "0\nONE\nONE\ntwo\n"
+
+
+def test_the_order_of_undoing_is_that_of_the_work(counted: Counted) -> None:
+    """C100: also where the edited plan has no order between the two any more."""
+    counted.write("f", "0\n")
+    counted.write("g", "0\n")
+    counted.plan(
+        {
+            "m1": rewriter("echo one >> f"),
+            "m2": rewriter("echo two >> f", after=["m1"]),
+            "last": {**LAST, "after": ["m2"]},
+        }
+    )
+    assert counted.assay("run").code == 1
+    counted.write("ok", "")
+    counted.plan(
+        {
+            "m1": rewriter("echo ONE >> f"),
+            "m2": rewriter("echo two >> g", "g"),
+            "last": LAST,
+        }
+    )
+    assert counted.assay("run", "-j1").code == 0
+    assert counted.read("f") == "0\nONE\n"
+    assert counted.read("g") == "0\ntwo\n"
+
+
+def test_a_formatter_behind_an_effect_is_no_edit(counted: Counted) -> None:
+    """What a sealed node after it makes of a file that it rewrites asks for nothing."""
+    counted.write("f", "b\n")
+    counted.plan(
+        {
+            "bump": rewriter("echo a >> f", tier="irreversible"),
+            "fmt": {"run": "sort -o f f", "reads": ["f"], "writes": ["f"], "after": ["bump"]},
+            "last": {**LAST, "after": ["fmt"]},
+        }
+    )
+    assert counted.assay("run").code == 1
+    counted.write("ok", "")
+    done = counted.assay("run", "--json")
+    assert (done.code, done.outcomes["bump"]) == (0, "clean")
+    assert counted.read("f") == "a\nb\n"
+
+
+def test_what_was_put_back_is_not_done(counted: Counted) -> None:
+    """An operator cannot say that rolled back work stands, nor that standing work was not done."""
+    counted.write("f", "0\n")
+    counted.plan({"m": rewriter("echo 1 >> f; test -e good", undo="test -e can")})
+    assert counted.assay("run").code == 1
+    asked = counted.assay("run")
+    assert asked.code == 4
+    assert "--not-done" in asked.err
+    assert "--done\n" not in asked.err
+    refused = counted.assay("settle", "last", "m", "--done")
+    assert refused.code == 2
+    assert "has been put back" in refused.err
+    assert counted.assay("settle", "last", "m", "--not-done").code == 0
+    counted.write("good", "")
+    counted.plan({"m": rewriter("echo 1 >> f; test -e good"), "last": {**LAST, "after": ["m"]}})
+    assert counted.assay("run").code == 1
+    standing = counted.assay("settle", "last", "m", "--not-done")
+    assert standing.code == 2
+    assert "assay rewind" in standing.err
+
+
+def test_an_answer_holds_for_its_content_alone(counted: Counted) -> None:
+    """What an operator says of one content says nothing of another: that is asked anew."""
+    pub = {"run": "cat conf >> shop; exit 1", "reads": ["conf"], "tier": "irreversible"}
+    counted.write("conf", "v1\n")
+    counted.plan({"pub": pub, "last": {**LAST, "after": ["pub"]}})
+    assert counted.assay("run").code == 1
+    assert counted.assay("settle", "last", "pub", "--done").code == 0
+    assert counted.tried()[1].outcomes["pub"] == "clean"
+    counted.write("conf", "v2\n")
+    assert counted.assay("run").code == 4
+    assert counted.assay("settle", "last", "pub", "--done").code == 0
+    assert counted.tried()[1].outcomes["pub"] == "clean"
+    counted.write("conf", "v3\n")
+    assert counted.assay("run").code == 4
+
+
+def test_starting_over_completes_what_is_half_taken_back(counted: Counted) -> None:
+    """`--new` says what it leaves behind, and runs an `undo` that is still to end well first."""
+    marks = shlex.quote(str(counted.marks))
+    counted.plan(
+        {
+            "charge": {
+                "run": "echo $ASSAY_RUN >> charged; test -e good",
+                "tier": "compensable",
+                "undo": f"test -e can && echo refunded >> {marks}",
+            },
+            "sent": {"run": "true", "tier": "irreversible"},
+            "last": LAST,
+        }
+    )
+    assert counted.assay("run").code == 1
+    counted.write("can", "")
+    counted.write("good", "")
+    counted.write("ok", "")
+    done = counted.assay("run", "--new", "--json")
+    assert done.code == 0
+    assert "starts over: `sent` was done in run" in warnings(done)
+    assert counted.executions.count("refunded") == 1
+    assert counted.executions.index("refunded") < len(counted.executions) - 1
+
+
+def test_a_cancel_reaches_a_node_that_is_about_to_start(counted: Counted, begin: Begin) -> None:
+    """C55: cancelled while what it may change is still being kept: it is not started."""
+    for number in range(3000):
+        counted.write(f"d/{number}", str(number))
+    counted.plan({"m": {"run": "sleep 30", "writes": ["d/"], "tier": "compensable"}})
+    run = begin()
+    run.told("node-started", "m")
+    counted.assay("cancel", "last")
+    done = run.finish()
+    assert (done.code, done.outcomes) == (143, {"m": "cancelled"})
+
+
+def test_a_second_ctrl_c_ends_an_undo(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """C58, C101: what hangs while it takes something back can be ended; the next run does it."""
+    undo = shlex.join(probes.argv("undo"))
+    counted.plan({"m": {"run": "exit 1", "tier": "compensable", "undo": undo}})
+    run = begin()
+    probe = probes.arrive("undo")
+    run.send(2)
+    run.told("cancel-requested")
+    assert probe.is_alive
+    run.send(2)
+    probe.gone()
+    assert run.finish().code == 130
+    again = begin()
+    probes.arrive("undo").exit(0)
+    again.told("node-started", "m")
+    probes.arrive("undo").exit(0)
+    assert again.finish().code == 1
+
+
+def test_a_run_inside_an_undo_waits_for_nobody_that_waits_for_it(counted: Counted) -> None:
+    """A nested run of an `undo` that wants what its attempt holds is an error at once."""
+    counted.write("f", "0\n")
+    counted.write("cleanup.toml", '[nodes.clean]\nrun = "echo c > f"\nwrites = ["f"]\n')
+    counted.plan(
+        {
+            "m": {
+                "run": "exit 1",
+                "writes": ["f"],
+                "tier": "compensable",
+                "undo": "assay run cleanup.toml",
+            }
+        }
+    )
+
+    done = counted.assay("run", env={"PATH": f"{ASSAY.parent}:{os.environ['PATH']}"})
+    assert done.code == 1
+    assert "its `undo` ended with exit code 1" in done.err
+
+
+def test_a_survivor_is_not_awaited_beyond_its_timeout(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C97: what a killed assay would have ended by now is ended by whoever comes next."""
+    argv = probes.argv("pub")
+    counted.plan({"pub": {"run": argv, "tier": "irreversible", "timeout": "1s", "grace": "0s"}})
+    run = begin()
+    pub = probes.arrive("pub")
+    pub.ignore(15)
+    run.kill()
+    done = counted.assay("run", "--json")
+    assert (done.code, done.outcomes) == (4, {"pub": "ambiguous"})
+    pub.gone()
+
+
+def test_a_cancel_ends_what_a_killed_run_left(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """`assay cancel` of a run whose assay is gone ends its node, and says each thing once."""
+    counted.plan({"pub": {"run": probes.argv("pub"), "tier": "irreversible"}})
+    run = begin()
+    pub = probes.arrive("pub")
+    run.kill()
+    done = counted.assay("cancel", "last")
+    assert done.code == 0, done.err
+    pub.gone()
+    assert done.err.endswith("has ended: cancelled\n")
+    assert len(done.err.splitlines()) == len(set(done.err.splitlines()))
+    assert counted.assay("run").code == 4
+
+
+def test_a_rewind_waits_for_no_run_that_builds_on_it(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """Work that a living run has taken over is not pulled from under it."""
+    counted.write("f", "0\n")
+    counted.plan(
+        {
+            "a": {"run": "true"},
+            "m": rewriter("echo 1 >> f", after=["a"]),
+            "hold": {"run": probes.argv("hold"), "after": ["m"], "cache": False},
+        }
+    )
+    first = begin()
+    probes.arrive("hold").exit(1)
+    assert first.finish().code == 1
+    second = begin()
+    hold = probes.arrive("hold")
+    refused = counted.assay("rewind", first_run(counted), "--to", "a")
+    assert refused.code == 2
+    assert "builds on it" in refused.err
+    hold.exit(0)
+    assert second.finish().code == 0
+    assert counted.read("f") == "0\n1\n"
+
+
+def test_an_edit_after_a_rollback_is_the_users(counted: Counted) -> None:
+    """What is in a file after a failed try was rolled back is nobody's left-over."""
+    counted.write("f", "0\n")
+    counted.plan({"m": {"run": "echo x >> f; test -e ok", "writes": ["f"], "tier": "compensable"}})
+    assert counted.assay("run").code == 1
+    assert counted.read("f") == "0\n"
+    trash = counted.trash()
+    counted.write("f", "mine\n")
+    counted.write("ok", "")
+    assert counted.assay("run").code == 0
+    assert counted.read("f") == "mine\nx\n"
+    assert counted.trash() == trash
+
+
+def test_teardown_is_done_each_time(counted: Counted) -> None:
+    """A handler with an effect runs on every occasion, whatever an unfinished run did."""
+    counted.plan(
+        {
+            "up": {"run": "echo up >> log; exit 1", "cache": False},
+            "down": {
+                "run": "echo down >> log",
+                "tier": "irreversible",
+                "when": "always",
+                "after": ["up"],
+            },
+        }
+    )
+    for _ in range(2):
+        assert counted.assay("run").code == 1
+    assert counted.read("log") == "up\ndown\n" * 2
