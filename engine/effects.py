@@ -131,6 +131,9 @@ class Effects:
         """Record what an attempt came to. Unless it did nothing it speaks for its node from now
         on: what was open of that before is closed."""
         with self._database.atomically():
+            begun = self.get(row.attempt)
+            if begun is not None:
+                row = replace(row, is_open=begun.is_open)  # it may have been closed meanwhile
             if row.state is not EffectState.NOTHING:
                 self._database.execute(
                     "UPDATE effects SET is_open = 0 WHERE plan_file = ? AND node = ?"
@@ -164,7 +167,7 @@ class Effects:
         )
         own = [_decode(row) for row in rows if row[1] == run]
         other = [_decode(row) for row in rows if row[1] != run]
-        return _find_speaker(own), _find_speaker(other)
+        return find_speaker(own), find_speaker(other)
 
     def knows(self, plan_file: str, node: NodeName) -> bool:
         """Whether any effect of the node is recorded, however old."""
@@ -231,12 +234,10 @@ class Effects:
         return None if row is None else str(row[0])
 
 
-_QUIET: Final = frozenset({EffectState.NOTHING, EffectState.ROLLED_BACK})
-
-
-def _find_speaker(rows: Sequence[EffectRow]) -> EffectRow | None:
-    """`rows` come newest first."""
-    speaking = (row for row in rows if row.is_open and row.state not in _QUIET)
+def find_speaker(rows: Sequence[EffectRow]) -> EffectRow | None:
+    """The row, of one node's, that says how things are: the newest that is open and came to
+    something, else the newest. `rows` come newest first."""
+    speaking = (row for row in rows if row.is_open and row.state is not EffectState.NOTHING)
     return next(speaking, rows[0] if rows else None)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from assay.engine.effects import EffectRow
+from assay.engine.effects import EffectRow, find_speaker
 from assay.engine.states import ActionKey, AttemptEnd, EffectState, RunId
 from assay.plans.model import Node, NodeName, Plan, Tier, When
 
@@ -145,12 +145,16 @@ def may_be_done(row: EffectRow) -> bool:
 
 
 def find_vanished(rows: list[EffectRow], has: Callable[[NodeName], bool]) -> list[EffectRow]:
-    """Open effects whose nodes the plan no longer has, the newest of each node."""
-    newest = {row.node: row for row in rows}
+    """Open effects whose nodes the plan no longer has, one of each node. `rows` are in the order
+    in which they began."""
+    by_node: dict[NodeName, list[EffectRow]] = {}
+    for row in reversed(rows):
+        by_node.setdefault(row.node, []).append(row)
+    speakers = [find_speaker(each) for each in by_node.values()]
     return [
         row
-        for row in newest.values()
-        if row.state in AWAITED and not _is_answered(row) and not has(row.node)
+        for row in reversed(speakers)
+        if row is not None and row.state in AWAITED and not _is_answered(row) and not has(row.node)
     ]
 
 

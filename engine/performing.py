@@ -62,8 +62,8 @@ from assay.engine.states import (
 )
 from assay.engine.store import Store
 from assay.plans.entries import matches
-from assay.plans.model import Node, Plan, RelPath, Tier
-from assay.plans.ordering import sort_topologically
+from assay.plans.model import Kind, Node, Plan, RelPath, Tier
+from assay.plans.nodes import declared_name
 
 UNRECORDED = "was not started: where the store cannot be written its effect would not be recorded"
 
@@ -295,8 +295,14 @@ class Performing:
         """An operator who says that this counts all the same says so of this content."""
         if row.is_sound and row.state is EffectState.SUCCEEDED:
             store = self._run.store
-            asked = replace(row, asked=key_over(store, self._run.plan, index, gathered, row))
-            self._run.ledger.write(lambda: store.effects.put(asked))
+            key = key_over(store, self._run.plan, index, gathered, row)
+
+            def note() -> None:
+                # An operator may have spoken meanwhile.
+                if store.effects.get(row.attempt) == row:
+                    store.effects.put(replace(row, asked=key))
+
+            self._run.ledger.write(note)
 
     def _stop(self, index: int, stop: Stop, gathered: Gathered) -> None:
         """Nobody but a person can say how to go on: the effect in question is recorded, so that
@@ -430,11 +436,25 @@ def key_over(store: Store, plan: Plan, index: int, gathered: Gathered, row: Effe
 
 
 def find_followers(plan: Plan, index: int) -> set[int]:
-    """Every node that follows this one, however far, selected or not."""
-    found = {index}
-    for each in sort_topologically(plan.dependencies):
-        if not found.isdisjoint(plan.dependencies[each]):
-            found.add(each)
+    """Every node that follows this one, however far, selected or not. What follows a template
+    follows its instances."""
+    successors: dict[int, list[int]] = {}
+    templates: dict[str, list[int]] = {}
+    for each, node in enumerate(plan.nodes):
+        for dependency in plan.dependencies[each]:
+            successors.setdefault(dependency, []).append(each)
+        if node.kind is Kind.TEMPLATE:
+            templates.setdefault(declared_name(node.name), []).append(each)
+    for each in range(plan.base_size, len(plan.nodes)):
+        owners = templates.get(declared_name(plan.nodes[each].name), ())
+        successors.setdefault(each, []).extend(owners)
+    found: set[int] = set()
+    pending = [index]
+    while pending:
+        for follower in successors.get(pending.pop(), ()):
+            if follower not in found:
+                found.add(follower)
+                pending.append(follower)
     return found - {index}
 
 

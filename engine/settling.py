@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from assay.engine.blobs import Blobs, Moved, StorageFull
 from assay.engine.clock import Clock
-from assay.engine.effects import EffectRow
+from assay.engine.effects import EffectRow, find_speaker
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
 from assay.engine.outputs import states_before
@@ -59,7 +59,8 @@ def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
         mine = [row for row in store.effects.open_of(identity) if row.node == name]
     if not mine:
         raise NoEffect(run.id, name, tuple(dict.fromkeys(row.node for row in rows)))
-    found = mine[-1]
+    found = find_speaker(mine[::-1])
+    assert found is not None
     attempt = store.attempts.get(found.attempt)
     if attempt is not None and attempt.end is None:
         raise StillRuns(found)
@@ -94,7 +95,9 @@ def settle_effect(
             data={"attempt": row.attempt, "by": by, "done": done, "value": value},
         )
         if node is not None and outputs:
-            store.results.note_outputs(row.plan_file, node.name, outputs)
+            # A plan from standard input records its outputs under that.
+            plan_file = "-" if row.plan_file.startswith("- ") else row.plan_file
+            store.results.note_outputs(plan_file, node.name, outputs)
         store.effects.put(
             replace(
                 row,
