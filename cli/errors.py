@@ -125,9 +125,9 @@ def find_complaint(error: BaseException) -> Complaint | None:
 
 def _find_operator_complaint(error: BaseException) -> Complaint | None:
     """Errors of going on with, settling and taking back what earlier runs did."""
+    from assay.engine.opening import UnsettledEffects
     from assay.engine.resumption import IsComplete, OwnerLives
     from assay.engine.rewinding import CannotRewind
-    from assay.engine.run_loop import UnsettledEffects
     from assay.engine.settling import IsClosed, NoEffect, StillRuns
 
     match error:

@@ -59,6 +59,11 @@ class Gathered:
     content: ActionKey
     """The key of all that is consumed; `key` itself for a sealed node."""
 
+    @property
+    def recipe_text(self) -> str:
+        """The recipe as it is stored and compared."""
+        return self.recipe_json.decode("utf-8", "surrogateescape")
+
 
 @dataclass(frozen=True, slots=True)
 class Serve:

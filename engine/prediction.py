@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from assay.engine.clock import Clock, SystemClock
+from assay.engine.comparing import find_evidence, judge_with
 from assay.engine.database import open_in_memory
 from assay.engine.decision import Decider, Execute, Gathered, Serve
 from assay.engine.environment import CallerEnvironment, Refused
@@ -25,7 +26,6 @@ from assay.engine.journal import Journal
 from assay.engine.keys import Change
 from assay.engine.measuring import Measurer
 from assay.engine.observations import Observations
-from assay.engine.performing import find_evidence, judge_with
 from assay.engine.results import Results
 from assay.engine.run_request import RunRequest
 from assay.engine.secret_seal import SecretSeal

@@ -17,41 +17,35 @@ that a run with nothing to do writes one record.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import Empty
 from typing import Final
 
-from assay.engine import recovery
 from assay.engine.admission import demand_of
 from assay.engine.attempt import (
     Assignment,
     Executed,
 )
 from assay.engine.certify import write_certificate
-from assay.engine.claims import claims_of, find_conflict
 from assay.engine.clock import Clock, SystemClock
 from assay.engine.compensation import UNDO_SUFFIX
 from assay.engine.decision import Decision, Gathered, Serve
 from assay.engine.dispatch import Dispatch
-from assay.engine.effects import EffectRow
 from assay.engine.endings import Endings
 from assay.engine.environment import Refused
 from assay.engine.events import (
     CancelRequested,
     Event,
-    NodesAppended,
-    Question,
     RunSettled,
-    RunStarted,
-    Warned,
 )
+from assay.engine.expansion import Expansion
 from assay.engine.graph import Verdict
-from assay.engine.intentions import describe, find_vanished
 from assay.engine.journal import Fact
 from assay.engine.ledger import HEARTBEAT_SECONDS
 from assay.engine.observations import pins_as_json
+from assay.engine.opening import Opening
 from assay.engine.performing import Performing
 from assay.engine.restoring import RestoreJob, RestoreReport, Restoring
 from assay.engine.resumption import Resumption
@@ -66,12 +60,7 @@ from assay.engine.states import (
     RunStatus,
 )
 from assay.engine.store import Store
-from assay.engine.store_errors import StoreUnwritable
-from assay.engine.surroundings import Surroundings, describe_surroundings
 from assay.engine.workers import Crashed
-from assay.plans.canonical import JsonValue
-from assay.plans.diagnostics import PlanError
-from assay.plans.generations import expand_template
 from assay.plans.model import (
     Kind,
     Plan,
@@ -79,9 +68,7 @@ from assay.plans.model import (
     Tier,
     When,
 )
-from assay.plans.nodes import declared_name
 from assay.plans.selection import Selection
-from assay.plans.stored import plan_to_bytes
 
 COMMIT_SECONDS: Final = 0.05
 """The longest a settlement waits for its commit."""
@@ -89,11 +76,6 @@ COMMIT_SECONDS: Final = 0.05
 
 LISTEN_SECONDS: Final = 0.3
 """How often a run looks whether another process has cancelled it."""
-
-
-SURVIVORS_FIRST_SECONDS: Final = 0.05
-SURVIVORS_LONGEST_SECONDS: Final = 1.0
-"""How long a run pauses before it looks again for processes it waits for, ever longer."""
 
 
 class _Wake:
@@ -115,6 +97,8 @@ class RunLoop:
         self._endings = Endings(
             run, self._settlement, self._restoring, self._dispatch, self._performing
         )
+        self._opening = Opening(run, self._performing, cancellation)
+        self._expansion = Expansion(run, self._settlement)
         self._cancellation = cancellation
         self._group_is_timed = False
         self._group_is_due = False
@@ -146,31 +130,9 @@ class RunLoop:
                 lease.release(remove=True)
 
     def _open(self) -> None:
-        for text in self._run.store.notices:
-            self._run.ledger.announce(Warned(text))
-        found = recovery.recover(
-            self._run.store, self._run.measurer, self._run.blobs, self._run.clock
-        )
-        for text in found.told + recovery.describe_awaited(found):
-            self._run.ledger.announce(Warned(text))
-        if self._run.resumption is None:
-            self._refuse_vanished()
-        self._run.ledger.announce(
-            RunStarted(
-                run=self._run.id,
-                plan_name=self._run.plan.name,
-                plan_digest=self._run.plan.digest,
-                selected=len(self._run.graph.selected),
-                jobs=self._run.request.jobs,
-                resumed=self._run.is_resumed,
-            )
-        )
-        self._keep_plan()
-        self._begin_record()
-        if found.awaited:
-            self._await_survivors(found)
+        self._opening.open(self._pause)
         self._run.observations.pin(self._run.graph.selected)
-        self._tell_left_over()
+        self._expansion.tell_left_over()
         self._run.ready.extend(self._run.graph.ready_at_start())
         self._run.after(HEARTBEAT_SECONDS, self._beat)
         self._run.after(LISTEN_SECONDS, self._listen)
@@ -179,120 +141,6 @@ class RunLoop:
             text = f"the deadline of {deadline:g}s has passed"
             left = max(0.0, deadline - (self._run.clock.monotonic() - self._began))
             self._run.after(left, lambda: self._cancellation.request_once(text))
-
-    def _begin_record(self) -> None:
-        """The run's first records: that it was created, or is gone on with."""
-        request, resumption = self._run.request, self._run.resumption
-        effects = [
-            self._run.plan.nodes[index].name
-            for index in self._run.graph.selected
-            if self._run.plan.nodes[index].tier is not Tier.SEALED
-        ]
-        if effects:
-            try:
-                self._run.store.expect_effects()
-            except StoreUnwritable as error:
-                self._run.store.degrade(str(error))
-                self._run.ledger.announce(Warned(self._run.store.notices[-1]))
-        flags = {
-            "fail_fast": request.fail_fast,
-            "fresh": request.fresh,
-            "strict": request.strict,
-            "new": request.new,
-        }
-        asked: dict[str, JsonValue] = {
-            "jobs": request.jobs,
-            "flags": [name for name, is_set in flags.items() if is_set],
-        }
-        if resumption is not None:
-            asked["accepted"] = [list(change) for change in resumption.accepted]
-            asked["retry_failed"] = resumption.retry_failed
-            self._run.ledger.reopen(resumption.was, asked)
-            return
-        self._run.created_seq = self._run.ledger.open({"tags": list(request.tags), **asked})
-        if request.new:
-            self._performing.start_over()
-        if effects:
-            names = [self._run.plan.nodes[index].name for index in self._run.graph.selected]
-            self._run.ledger.write(
-                lambda: self._run.store.effects.save_selection(self._run.id, names)
-            )
-            self._run.ledger.commit()
-
-    def _refuse_vanished(self) -> None:
-        """Raises UnsettledEffects where an earlier run did, or may have done, what the plan no
-        longer has a node for."""
-        request, plan = self._run.request, self._run.plan
-        if request.new or not self._run.store.effects.has_open():
-            return
-        is_plain = not request.targets and not request.tags
-        if not is_plain and all(
-            plan.nodes[index].tier is Tier.SEALED for index in self._run.graph.selected
-        ):
-            return
-        names = {node.name for node in plan.nodes}
-        bases = {declared_name(node.name) for node in plan.nodes if node.kind is Kind.TEMPLATE}
-        rows = find_vanished(
-            self._run.store.effects.open_of(self._run.plan_identity),
-            lambda name: name in names or declared_name(name) in bases,
-        )
-        if rows:
-            raise UnsettledEffects(rows)
-
-    def _surroundings(self) -> Surroundings:
-        """What of this machine the run is bound to from now on."""
-        nodes = [self._run.plan.nodes[index] for index in self._run.graph.selected]
-        now = describe_surroundings(nodes, self._run.toolchain, self._run.caller)
-        resumption = self._run.resumption
-        if resumption is None or resumption.pins is None:
-            return now
-        return {**resumption.pins.surroundings, **now}
-
-    def _await_survivors(self, found: recovery.Recovered) -> None:
-        """What a dead run's processes still write is not looked at before they are gone and
-        what they did has been dealt with, unless the run is cancelled meanwhile."""
-        nodes = [self._run.plan.nodes[index] for index in self._run.graph.selected]
-        mine = [claims_of(node, self._run.plan.file) for node in nodes]
-        told = set(recovery.describe_awaited(found))
-        seconds = SURVIVORS_FIRST_SECONDS
-        while not self._cancellation.causes:
-            rows = [self._run.store.attempts.get(each.attempt) for each in found.awaited]
-            if not any(
-                row is not None and find_conflict(claims, row.claims) is not None
-                for row in rows
-                for claims in mine
-            ):
-                return
-            with suppress(Empty):
-                self._take(self._run.inbox.get(timeout=seconds))
-            seconds = min(2 * seconds, SURVIVORS_LONGEST_SECONDS)
-            self._hear(self._run.store.database.version())
-            found = recovery.recover(
-                self._run.store, self._run.measurer, self._run.blobs, self._run.clock
-            )
-            for text in found.told + recovery.describe_awaited(found):
-                if text not in told:
-                    told.add(text)
-                    self._run.warn(text)
-            self._run.ledger.heartbeat()
-            self._run.ledger.commit()
-        self._run.gave_up_waiting = True
-
-    def _keep_plan(self) -> None:
-        """The plan as it is now goes into the store with the next commit, once."""
-        digest = self._run.plan.digest
-        if self._run.store.runs.load_plan(digest) is None:
-            stored = plan_to_bytes(self._run.plan)
-            self._run.ledger.write(partial(self._run.store.runs.save_plan, digest, stored))
-
-    def _tell_left_over(self) -> None:
-        left_over, self._run.observations.left_over = self._run.observations.left_over, []
-        if left_over:
-            self._run.ledger.note(Fact.LEFTOVERS_REMOVED, data={"paths": list(left_over)})
-            names = ", ".join(f"`{path}`" for path in left_over)
-            self._run.ledger.announce(
-                Warned(f"removed what no node of the plan makes any more: {names}")
-            )
 
     def _finish(self, began: float) -> RunSettled:
         # While the run is still open: a crash in here is then somebody's to clean up after.
@@ -387,6 +235,12 @@ class RunLoop:
             case _:
                 raise AssertionError(f"nobody sends {message!r}")
 
+    def _pause(self, seconds: float) -> None:
+        """Waits, but not past a message, and hears of a cancel."""
+        with suppress(Empty):
+            self._take(self._run.inbox.get(timeout=seconds))
+        self._hear(self._run.store.database.version())
+
     def _beat(self) -> None:
         self._run.ledger.heartbeat()
         self._run.after(HEARTBEAT_SECONDS, self._beat)
@@ -462,7 +316,7 @@ class RunLoop:
         if pins and self._run.pins_due:
             self._run.pins_due = False
             states, members = pins_as_json(self._run.observations.pins)
-            surroundings = self._surroundings()
+            surroundings = self._opening.describe_surroundings()
             self._run.ledger.note(
                 Fact.SOURCES_PINNED,
                 data={"paths": len(states), "patterns": len(members)},
@@ -509,7 +363,7 @@ class RunLoop:
             self._settlement.settle_unstarted(index)
             return
         if node.kind is Kind.TEMPLATE and index not in self._run.instances:
-            self._expand(index)
+            self._expansion.expand(index)
             return
         if node.command is None:
             self._run.observations.gather_outputs(index, self._run.instances.get(index, ()))
@@ -568,105 +422,6 @@ class RunLoop:
                 if found is not None:
                     return found
         return self._run.decider.decide(index, gathered, is_rewritten_later)
-
-    def _expand(self, index: int) -> None:
-        """The writers of a template's paths have settled: its instances join the plan."""
-        template = self._run.plan.nodes[index]
-        self._run.instances[index] = ()
-        try:
-            matches = self._run.observations.template_matches(index)
-            plan = expand_template(self._run.plan, index, matches)
-        except PlanError as error:
-            sentences = "; ".join(d.message for d in error.diagnostics)
-            self._settlement.settle(
-                index, Outcome.FAILED, detail=f"cannot be expanded: {sentences}"
-            )
-            return
-        except Refused as error:
-            self._settlement.settle(index, Outcome.FAILED, detail=str(error))
-            return
-        new = tuple(range(len(self._run.plan.nodes), len(plan.nodes)))
-        # What an instance reads may come from a node that nobody had selected so far.
-        needed = self._run.graph.find_unselected(plan, new)
-        effect = next((i for i in needed if plan.nodes[i].tier is not Tier.SEALED), None)
-        if effect is not None:
-            self._settlement.settle(
-                index,
-                Outcome.FAILED,
-                detail=f"its instances need `{plan.nodes[effect].name}`, which has an effect and"
-                " was not asked for: name it exactly to run both",
-            )
-            return
-        self._run.plan = plan
-        self._run.decider.plan = plan
-        self._run.certifies = False
-        self._run.observations.extend(plan)
-        self._run.observations.clear_vanished(template.name, self._run.store.results)
-        self._tell_left_over()
-        self._run.ledger.note(
-            Fact.GENERATION_APPENDED,
-            template.name,
-            {
-                "generation": plan.generation,
-                "digest": plan.digest,
-                "nodes": [plan.nodes[i].name for i in new],
-            },
-        )
-        self._keep_plan()
-        self._run.ledger.write(
-            partial(
-                self._run.store.runs.set_plan_digest, self._run.id, self._run.row.fence, plan.digest
-            )
-        )
-        if self._stops_over_vanished(index):
-            return
-        names = tuple(plan.nodes[i].name for i in new)
-        self._settlement.tell(NodesAppended(template.name, names, plan.generation))
-        if not new:
-            self._run.ledger.announce(
-                Warned(
-                    f"`{template.name}` expands to nothing: its `foreach` matches no file",
-                    template.name,
-                )
-            )
-            self._run.ready.append(index)
-            return
-        ready = self._run.graph.add(plan, needed) + self._run.graph.append(plan, new, index)
-        self._run.instances[index] = new
-        self._run.observations.pin((*needed, *new), fresh_listing=True)
-        self._tell_left_over()
-        self._run.pins_due = True
-        self._run.ready.extend(ready)
-
-    def _stops_over_vanished(self, index: int) -> bool:
-        """Whether an earlier run did, or may have done, something for an instance that the
-        template does not have any more: that is settled first."""
-        plan = self._run.plan
-        base = declared_name(plan.nodes[index].name)
-        siblings = [
-            i
-            for i, node in enumerate(plan.nodes)
-            if node.kind is Kind.TEMPLATE and declared_name(node.name) == base
-        ]
-        if self._run.request.new or any(i not in self._run.instances for i in siblings):
-            return False
-        names = {node.name for node in plan.nodes}
-        rows = [
-            row
-            for row in find_vanished(
-                self._run.store.effects.open_of(self._run.plan_identity), names.__contains__
-            )
-            if declared_name(row.node) == base
-        ]
-        if not rows:
-            return False
-        self._settlement.settle(
-            index,
-            Outcome.AMBIGUOUS,
-            detail=f"`{rows[0].node}`, which it does not expand to any more, {describe(rows[0])}",
-            asks=Question(rows[0].run, node=rows[0].node),
-        )
-        return True
 
     def _heed_cancellation(self) -> None:
         asked = len(self._cancellation.causes)
@@ -742,15 +497,6 @@ class RunLoop:
             clock=self._run.clock,
         )
         return None if certificate is None else (basis.question.address, certificate.pack())
-
-
-class UnsettledEffects(Exception):
-    """Earlier runs did, or may have done, what the plan has no node for any more: nothing is
-    begun until an operator has said what is to be thought of it."""
-
-    def __init__(self, rows: Sequence[EffectRow]) -> None:
-        super().__init__("; ".join(f"`{row.node}` {describe(row)}" for row in rows))
-        self.rows = tuple(rows)
 
 
 def run_plan(

@@ -32,14 +32,15 @@ STOREYS: dict[str, tuple[str, ...]] = {
     ),
     # Measuring and changing the workspace, one attempt from begin to settle.
     "work": (
-        *("attempt", "certificate", "certify", "claims", "compensation", "decision"),
+        *("attempt", "certificate", "certify", "claims", "comparing", "compensation", "decision"),
         *("environment", "intentions", "materialize", "measuring", "observations", "outputs"),
         *("preimages", "rolling_back", "spares", "surroundings", "toolchain"),
     ),
     # What drives the rest: the parts of the run loop, and what is done instead of a run.
     "conductors": (
-        *("agreement", "cancelling", "collection", "dispatch", "endings", "ledger"),
-        *("neighbours", "performing", "prediction", "recovery", "restoring", "resumption"),
+        *("agreement", "cancelling", "collection", "dispatch", "endings", "expansion", "ledger"),
+        *("neighbours", "opening", "performing", "prediction", "recovery", "restoring"),
+        "resumption",
         *("rewinding", "run_loop", "run_request", "run_state", "settlement", "settling"),
     ),
 }

@@ -13,11 +13,11 @@ from handmade import node as make_node
 from store_rows import an_attempt, an_effect, open_store
 
 from assay.engine.attempts import Claims
+from assay.engine.comparing import find_followers, key_over
 from assay.engine.decision import Gathered
 from assay.engine.effects import EffectRow
 from assay.engine.keys import Inputs, action_key, encode_recipe, write_recipe
 from assay.engine.observations import Reads
-from assay.engine.performing import find_followers, key_over
 from assay.engine.states import ABSENT, ActionKey, EffectState, RunId, State
 from assay.engine.store import Store
 from assay.plans.compile import append_nodes
