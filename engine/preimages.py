@@ -437,7 +437,8 @@ def _write(path: str, preimage: Preimage) -> None:
         make_folders(folder)
         os.chmod(folder, 0o700)
         sync(os.path.dirname(folder))
-    temporary = temporary_name(folder, ".new")
+    # Beside it, where a collection finds what a crash has left.
+    temporary = temporary_name(os.path.join(os.path.dirname(folder), "tmp"), "preimage")
     try:
         write_new_file(temporary, _MAGIC + digest_bytes(rest).encode() + b"\n" + rest, 0o600)
         sync(temporary)

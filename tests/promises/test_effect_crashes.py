@@ -118,7 +118,7 @@ def test_what_outlives_its_assay_is_left_to_end(
     going_on = scene.workspace.start(*words, env=scene.env)
     assert going_on.stderr is not None
     told = ""
-    while "it is left to end by itself" not in told:
+    while "waiting until it ends" not in told:
         line = going_on.stderr.readline()
         assert line, told
         told += line
