@@ -8,7 +8,7 @@ completed by the next one, or by the run that goes on.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, cast
@@ -65,6 +65,8 @@ class Rewound:
     left: tuple[EffectRow, ...]
     problem: str | None
     """Why it was not taken back to the end."""
+    elsewhere: tuple[tuple[str, str], ...] = ()
+    """Nodes after it whose work was taken over from other runs, and how: that stands."""
 
 
 def rewind(
@@ -101,7 +103,8 @@ def rewind(
     except lock_files.HeldElsewhere:
         raise OwnerLives(store.runs.get(run.id)) from None
     try:
-        return _Rewind(store, run, caller, clock, tell).carry_out(to, undoes, left, by)
+        done = _Rewind(store, run, caller, clock, tell).carry_out(to, undoes, left, by)
+        return replace(done, elsewhere=tuple(_find_taken_over(store, run)))
     finally:
         lease.release(remove=True)
 
@@ -132,6 +135,18 @@ def _find_settlement(store: Store, run: RunRow, to: NodeName) -> int:
     if position is None or outcome not in (Outcome.BUILT, Outcome.CLEAN):
         raise CannotRewind(f"`{to}` did not settle well in run {run.id}")
     return position
+
+
+def _find_taken_over(store: Store, run: RunRow) -> Iterator[tuple[str, str]]:
+    """Nodes that settled by what other runs had done."""
+    found: dict[str, str] = {}
+    for record in store.journal.read(run=run.id):
+        if record.kind == Fact.NODES_SETTLED:
+            for each in cast("dict[str, list[list[str]]]", record.data)["outcomes"]:
+                found[each[0]] = each[2]
+    for name, detail in found.items():
+        if detail.startswith(("done earlier in run ", "done meanwhile by run ")):
+            yield name, detail
 
 
 def _check_preimages(store: Store, undoes: list[EffectRow]) -> None:

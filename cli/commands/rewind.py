@@ -66,6 +66,8 @@ def perform(call: Call) -> int:
         store.close()
     for effect in rewound.left:
         err.write(f"`{one_line(effect.node)}`: left as it is\n")
+    for node, how in rewound.elsewhere:
+        err.write(f"`{one_line(node)}`: left as it is, since it was {one_line(how)}\n")
     if rewound.problem is not None:
         err.write(
             f"error: run {row.id} is not rewound wholly: {one_line(rewound.problem)}\n"

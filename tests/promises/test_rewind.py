@@ -97,6 +97,32 @@ def test_an_irreversible_effect_stands_in_the_way(counted: Counted) -> None:
     assert counted.read("sent") == "out\n"
 
 
+def test_work_of_another_run_is_named(counted: Counted) -> None:
+    """What the run had taken over from another one stands, and whose it is is said."""
+    counted.write("log", "0\n")
+    counted.plan(
+        {
+            "a": {"run": "true"},
+            "m": {
+                "run": "echo m >> log",
+                "reads": ["log"],
+                "writes": ["log"],
+                "tier": "compensable",
+                "after": ["a"],
+            },
+            "last": {"run": "test -e ok", "after": ["m"], "cache": False},
+        }
+    )
+    assert counted.assay("run").code == 1
+    first = json.loads(counted.assay("runs", "--json").out)[0]["run"]
+    counted.write("ok", "")
+    assert counted.assay("run").code == 0
+    done = counted.assay("rewind", "last", "--to", "a")
+    assert done.code == 0
+    assert f"`m`: left as it is, since it was done earlier in run {first}" in done.err
+    assert counted.read("log") == "0\nm\n"
+
+
 def test_rewind_says_what_is_wrong_with_it(counted: Counted, probes: Probes, begin: Begin) -> None:
     """A node that did not settle, none at all, a run that is on: one message each."""
     counted.plan({"a": {"run": probes.argv("a")}})
