@@ -79,7 +79,7 @@ def _find_targets(
         if not found:
             found = tuple(_find_template(plan, names, text))
             effects = [i for i in found if plan.nodes[i].tier is not Tier.SEALED]
-            if effects:
+            if effects and not any(sign in text for sign in "*?"):
                 base = shown(plan.nodes[effects[0]].name)
                 problems.append(
                     Diagnostic(

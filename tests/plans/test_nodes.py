@@ -397,19 +397,21 @@ run = "x"
 [nodes.c]
 run = "x"
 tier = "compensable"
+idempotency_key = "c"
 [nodes.i]
 run = "x"
 tier = "irreversible"
 [nodes.j]
 run = "x"
 tier = "irreversible"
+idempotency_key = "j"
 retry = { attempts = 2 }
 """
     s, c, i, j = load_text(tmp_path, text).plan.nodes
     assert [node.retry.attempts for node in (s, c, i, j)] == [3, 3, 1, 2]
     assert [node.cache.enabled for node in (s, c, i)] == [False, None, None]
     assert [node.undo is None for node in (s, c, i)] == [True, False, True]
-    assert [node.idempotency_key for node in (s, c, i)] == [None, "k", "k"]
+    assert [node.idempotency_key for node in (s, c, i)] == [None, "c", "k"]
     assert {node.timeout_seconds for node in (s, c, i)} == {60.0}
 
 
