@@ -213,9 +213,10 @@ class Dispatch:
         blocked: list[tuple[int, Assignment | RestoreJob, Blocked]] = []
         overtaken: list[Assignment] = []
         refused: list[Assignment] = []
+        outdated: list[RestoreJob] = []
 
         def begin() -> None:
-            for outcome in (begun, restored, blocked, overtaken, refused):
+            for outcome in (begun, restored, blocked, overtaken, refused, outdated):
                 outcome.clear()
             others = self._look_at_others() if starting or restoring else []
             stops = is_cancelled()
@@ -237,7 +238,9 @@ class Dispatch:
                     blocked.append((assignment.index, assignment, conflict))
             for item in restoring:
                 conflict = self._run.neighbours.find_blocking(item.row.claims, others)
-                if conflict is None:
+                if conflict is None and not self._restoring.still_stands(item):
+                    outdated.append(item)
+                elif conflict is None:
                     self._restoring.begin(item)
                     restored.append(item)
                 else:
@@ -256,6 +259,8 @@ class Dispatch:
         for assignment in refused:
             self._let_go(assignment)
             self._performing.refuse(assignment.index)
+        for item in outdated:
+            self._restoring.judge_again(item)
         for assignment in begun:
             self.start(assignment)
         for item in restored:

@@ -156,6 +156,19 @@ class Restoring:
         self._after_undoing.append(index)
         return True
 
+    def still_stands(self, item: RestoreJob) -> bool:
+        """Whether the effects to be taken back are as they were when that was decided; inside
+        the transaction that records it. Another run may have done it, and built upon it."""
+        effects = self._run.store.effects
+        return all(effects.get(effect.attempt) == effect for effect in item.undoes)
+
+    def judge_again(self, item: RestoreJob) -> None:
+        """It was outdated before it began."""
+        self._run.ready.extend(self._after_undoing)
+        self._after_undoing.clear()
+        self._run.graph.move(item.index, NodeState.READY)
+        self._run.ready.append(item.index)
+
     def begin(self, item: RestoreJob) -> None:
         """Records that it begins; inside the transaction that has looked for conflicts."""
         self._run.store.attempts.begin(item.row)

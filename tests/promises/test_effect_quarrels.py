@@ -394,3 +394,29 @@ def test_teardown_is_done_each_time(counted: Counted) -> None:
     for _ in range(2):
         assert counted.assay("run").code == 1
     assert counted.read("log") == "up\ndown\n" * 2
+
+
+def test_two_runs_take_back_once(counted: Counted, begin: Begin) -> None:
+    """C103: of several runs that find work with other content each is told what the first has
+    made of it, and none takes that back."""
+    counted.write("conf", "one\n")
+    counted.write("f", "0\n")
+    counted.plan(
+        {
+            "m": {
+                "run": "sleep 0.3; cat conf >> f",
+                "reads": ["conf"],
+                "writes": ["f"],
+                "tier": "compensable",
+            },
+            "last": {**LAST, "after": ["m"]},
+        }
+    )
+    assert counted.assay("run").code == 1
+    counted.write("conf", "two\n")
+    counted.write("ok", "")
+    runs = [begin() for _ in range(4)]
+    assert [run.finish().code for run in runs] == [0] * 4
+    text = counted.read("f").splitlines()
+    assert text[0] == "0"
+    assert set(text[1:]) == {"two"}
