@@ -69,8 +69,10 @@ def _agree(
     created_at: float,
 ) -> Agreed | None:
     blob = store.agreements.get(question.address)
-    if blob is None or store.runs.unsettled() or store.effects.has_open():
+    if blob is None or store.runs.unsettled():
         return None
+    if store.has_effects and store.effects.has_open():
+        return None  # where there never were any, nothing is loaded to ask
     certificate = Certificate.unpack(blob)
     state_of = _measure_nothing
     if certificate.racy:

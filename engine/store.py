@@ -257,15 +257,20 @@ class Store:
         """
         return self.database.transaction()
 
+    @property
+    def has_effects(self) -> bool:
+        """Whether a node that is not sealed has ever begun here; costs one look at a file."""
+        return os.path.exists(os.path.join(self.folder, _MARK))
+
     def expect_effects(self) -> None:
         """From now on every commit of this process is on disk when it returns, and the store
         remembers that it had effects. Raises StoreUnwritable."""
         if not self.recorded:
             return
         self.database.flush_commits()
-        mark = os.path.join(self.folder, _MARK)
-        if os.path.exists(mark):
+        if self.has_effects:
             return
+        mark = os.path.join(self.folder, _MARK)
         try:
             for path, flags in ((mark, os.O_CREAT | os.O_WRONLY), (self.folder, os.O_RDONLY)):
                 descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
