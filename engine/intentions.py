@@ -37,6 +37,12 @@ AWAITED: Final = frozenset(
 """States in which an open effect is more than history: something is, or may be, in the world."""
 
 
+UNDOABLE: Final = frozenset(
+    {EffectState.SUCCEEDED, EffectState.ROLLING_BACK, EffectState.COMPENSATING}
+)
+"""States of compensable work that there is something left of to take back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """The effect is there: its record settles the node."""
@@ -131,7 +137,12 @@ def judge(
 def plan_identity(plan: Plan) -> str:
     """What makes two runs runs of the same plan, whatever is in it: its file's path within the
     root, or its name for one that came by standard input."""
-    return plan.file if plan.file != "-" else f"- {plan.name}"
+    return identity_of(plan.file, plan.name)
+
+
+def identity_of(plan_file: str, plan_name: str) -> str:
+    """As `plan_identity`, from what a run keeps of its plan."""
+    return plan_file if plan_file != "-" else f"- {plan_name}"
 
 
 def may_be_done(row: EffectRow) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from signal import Signals
-from typing import Final, assert_never
+from typing import assert_never
 
 from assay.engine.admission import demand_of
 from assay.engine.attempt import Assignment, Executed, attempt_id
@@ -22,6 +22,7 @@ from assay.engine.effects import EffectRow
 from assay.engine.events import Question
 from assay.engine.intentions import (
     AWAITED,
+    UNDOABLE,
     Done,
     Judgement,
     Perform,
@@ -32,9 +33,7 @@ from assay.engine.intentions import (
     may_be_done,
 )
 from assay.engine.journal import Fact
-from assay.engine.keys import (
-    effect_key,
-)
+from assay.engine.keys import effect_key
 from assay.engine.materialize import find_differences
 from assay.engine.measuring import Unmeasurable
 from assay.engine.restoring import Restoring
@@ -323,7 +322,7 @@ class Performing:
         claims = [self._claims_of(row)]
         for other in store.effects.open_of(self._run.plan_identity):
             is_later = other.begun_seq > row.begun_seq and other.attempt != row.attempt
-            if not is_later or other.tier is not Tier.COMPENSABLE or other.state not in _STANDING:
+            if not is_later or other.tier is not Tier.COMPENSABLE or other.state not in UNDOABLE:
                 continue
             theirs = self._claims_of(other)
             if other.node in names or any(find_conflict(theirs, each) for each in claims):
@@ -335,11 +334,6 @@ class Performing:
         """What its attempt could change."""
         attempt = self._run.store.attempts.get(row.attempt)
         return Claims() if attempt is None else Claims(writes=attempt.claims.writes)
-
-
-_STANDING: Final = frozenset(
-    {EffectState.SUCCEEDED, EffectState.ROLLING_BACK, EffectState.COMPENSATING}
-)
 
 
 def _judge_end(executed: Executed) -> tuple[EffectState, str]:

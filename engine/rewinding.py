@@ -22,7 +22,7 @@ from assay.engine.compensation import Compensated, compensate
 from assay.engine.effects import EffectRow, settled
 from assay.engine.environment import CallerEnvironment
 from assay.engine.identity import this_owner
-from assay.engine.intentions import describe
+from assay.engine.intentions import UNDOABLE, describe
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
 from assay.engine.preimages import DamagedPreimage
@@ -43,9 +43,6 @@ from assay.plans.canonical import JsonValue
 from assay.plans.model import NodeName, Tier
 
 _THERE: Final = frozenset({EffectState.SUCCEEDED, EffectState.UNKNOWN, EffectState.INTENDED})
-_UNDOABLE: Final = frozenset(
-    {EffectState.SUCCEEDED, EffectState.ROLLING_BACK, EffectState.COMPENSATING}
-)
 
 
 class CannotRewind(Exception):
@@ -90,10 +87,10 @@ def rewind(
     broken = [r for r in later if r.tier is Tier.COMPENSABLE and r.state is EffectState.UNKNOWN]
     if broken:
         raise CannotRewind(f"`{broken[0].node}` {broken[0].detail}", needs_operator=True)
-    undoes = [r for r in later if r.tier is Tier.COMPENSABLE and r.state in _UNDOABLE]
+    undoes = [r for r in later if r.tier is Tier.COMPENSABLE and r.state in UNDOABLE]
     for row in undoes:
         other = store.effects.of_node(row.plan_file, row.node, run.id, row.begun_seq)[1]
-        if other is not None and other.state in _UNDOABLE and other.begun_seq > row.begun_seq:
+        if other is not None and other.state in UNDOABLE and other.begun_seq > row.begun_seq:
             raise CannotRewind(
                 f"run {other.run} has done `{row.node}` again since: rewind that first"
             )

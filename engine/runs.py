@@ -153,11 +153,7 @@ class Runs:
                 row.status.value,
                 row.created_at,
                 row.settled_at,
-                to_column(row.owner.host),
-                row.owner.boot,
-                row.owner.pid,
-                row.owner.pid_start,
-                row.owner.nonce,
+                *_owner_columns(row.owner),
                 row.fence,
                 row.heartbeat_at,
                 row.parent_attempt,
@@ -236,11 +232,7 @@ class Runs:
             " owner_pid_start = ?, owner_nonce = ?, heartbeat_at = ?, waiting = '[]'"
             f" WHERE id = ? AND fence = ? AND {_OPEN}",
             (
-                to_column(owner.host),
-                owner.boot,
-                owner.pid,
-                owner.pid_start,
-                owner.nonce,
+                *_owner_columns(owner),
                 self._now(),
                 run,
                 fence,
@@ -260,11 +252,7 @@ class Runs:
             " owner_pid_start = ?, owner_nonce = ?, heartbeat_at = ?, waiting = '[]'"
             f" WHERE id = ? AND fence = ? AND NOT {_OPEN} AND (? OR status <> 'completed')",
             (
-                to_column(owner.host),
-                owner.boot,
-                owner.pid,
-                owner.pid_start,
-                owner.nonce,
+                *_owner_columns(owner),
                 self._now(),
                 run,
                 fence,
@@ -430,3 +418,8 @@ class Runs:
             )
         except (ValueError, TypeError) as error:
             raise self._database.damaged(f"the row of run {row[0]} cannot be read") from error
+
+
+def _owner_columns(owner: Owner) -> tuple[str | bytes | int, ...]:
+    """owner_host, owner_boot, owner_pid, owner_pid_start, owner_nonce."""
+    return (to_column(owner.host), owner.boot, owner.pid, owner.pid_start, owner.nonce)

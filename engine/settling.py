@@ -12,6 +12,7 @@ from dataclasses import replace
 from assay.engine.blobs import Blobs, Moved, StorageFull
 from assay.engine.clock import Clock
 from assay.engine.effects import EffectRow, find_speaker
+from assay.engine.intentions import identity_of
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
 from assay.engine.outputs import states_before
@@ -55,7 +56,7 @@ def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
     mine = [row for row in rows if row.node == name]
     if not mine:
         # The run that asks about it is often not the one that did it.
-        identity = run.plan_file if run.plan_file != "-" else f"- {run.plan_name}"
+        identity = identity_of(run.plan_file, run.plan_name)
         mine = [row for row in store.effects.open_of(identity) if row.node == name]
     if not mine:
         raise NoEffect(run.id, name, tuple(dict.fromkeys(row.node for row in rows)))
