@@ -5,12 +5,13 @@ Does not know how answers are shown. Reads only; nothing here makes a `.assay/`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from assay.cli.errors import UsageError
+from assay.cli.errors import HostError, UsageError
 from assay.cli.location import current_folder, find_root
 from assay.engine.journal import Fact
 from assay.engine.runs import RunRow
@@ -39,6 +40,21 @@ def reading_store() -> Iterator[Store]:
     if store is None:
         raise UsageError(_NOTHING_YET.format(root=root), hint="`assay run` makes the first one")
     try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def writing_store(root: str) -> Iterator[Store]:
+    """The store of that workspace, for a command whose answer is worth nothing unless it is on
+    record. Raises HostError where nothing can be written."""
+    store = Store.open_for_run(root, now=time.time)
+    try:
+        if not store.recorded:
+            raise HostError(
+                f"The store of `{root}` cannot be written", hint="; ".join(store.notices)
+            )
         yield store
     finally:
         store.close()

@@ -66,6 +66,31 @@ class AttemptRow:
     """One sentence on how it ended, or empty."""
 
 
+def row_of_restore(
+    attempt: AttemptId, run: RunId, node: NodeName, key: ActionKey, claims: Claims, began_at: float
+) -> AttemptRow:
+    """A restore, about to begin: it has neither a process nor a log."""
+    return AttemptRow(
+        id=attempt,
+        run=run,
+        node=node,
+        action_key=key,
+        number=0,
+        state=AttemptState.RUNNING,
+        end=None,
+        exit_code=None,
+        signal=None,
+        began_at=began_at,
+        settled_at=None,
+        log="",
+        temp="",
+        pid=None,
+        claims=claims,
+        before={},
+        detail="",
+    )
+
+
 class NoSuchAttempt(Exception):
     """The attempt is not there, or has settled already."""
 

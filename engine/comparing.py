@@ -41,7 +41,6 @@ def find_evidence(
     if other is not None and other.state is EffectState.INTENDED:
         attempt = store.attempts.get(other.attempt)
     return Evidence(
-        run=run,
         created_seq=created_seq,
         own=own,
         other=other,

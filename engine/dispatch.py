@@ -35,9 +35,9 @@ from assay.engine.restoring import RestoreJob, Restoring
 from assay.engine.run_state import RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
+    NOTHING_LEFT,
     AttemptEnd,
     AttemptId,
-    EffectState,
     NodeState,
     Outcome,
 )
@@ -158,10 +158,7 @@ class Dispatch:
         if last is None or last.end is AttemptEnd.SUCCEEDED:
             return None
         effect = None if node.tier is Tier.SEALED else self._run.store.effects.get(last.id)
-        has_left = effect is None or effect.state not in (
-            EffectState.ROLLED_BACK,
-            EffectState.NOTHING,
-        )
+        has_left = effect is None or effect.state not in NOTHING_LEFT
         return last if has_left else None
 
     def _take_host_resources(self, index: int, assignment: Assignment) -> bool:

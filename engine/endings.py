@@ -36,6 +36,7 @@ from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
     ABSENT,
+    NOTHING_LEFT,
     AttemptEnd,
     EffectState,
     NodeState,
@@ -158,7 +159,7 @@ class Endings:
             self._run.ledger.commit()
             if was_recorded and not self._run.store.recorded:
                 self._tell_unrecorded(ending.effect)
-            if ending.effect.state in (EffectState.ROLLED_BACK, EffectState.NOTHING):
+            if ending.effect.state in NOTHING_LEFT:
                 preimages.drop(preimages.path_of(self._run.store.preimages, row.id))
 
     def _succeed(self, executed: Executed, now: float, ending: _Ending) -> None:
@@ -382,7 +383,7 @@ class Endings:
         if effect.state is EffectState.SUCCEEDED:
             value = "" if effect.value is None else f" --value {shlex.quote(effect.value)}"
             what, way = "ended well", f"--done{value}"
-        elif effect.state in (EffectState.NOTHING, EffectState.ROLLED_BACK):
+        elif effect.state in NOTHING_LEFT:
             what, way = "has left no effect", "--not-done"
         else:
             return
@@ -404,8 +405,7 @@ class Endings:
 
     def _may_repeat(self, executed: Executed) -> bool:
         """Whether another try of a node that is not sealed starts from where this one did."""
-        state = self._performing.end(executed).state
-        if state in (EffectState.NOTHING, EffectState.ROLLED_BACK):
+        if self._performing.end(executed).state in NOTHING_LEFT:
             return True
         return executed.assignment.node.idempotency_key is not None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from assay.engine.effects import EffectRow, find_speaker
-from assay.engine.states import ActionKey, AttemptEnd, EffectState, RunId
+from assay.engine.states import ActionKey, AttemptEnd, EffectState
 from assay.plans.model import Node, NodeName, Plan, Tier, When
 
 FAILURES: Final = frozenset(
@@ -97,7 +97,6 @@ class Evidence:
     is left of effects that can no longer be read, when the node may be among them.
     """
 
-    run: RunId
     created_seq: int
     own: EffectRow | None
     other: EffectRow | None

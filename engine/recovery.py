@@ -14,7 +14,6 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
 
 from assay.engine import lock_files, orphans, preimages, temporary
 from assay.engine.attempts import AttemptRow
@@ -31,6 +30,7 @@ from assay.engine.orphans import Trace, end_survivors, find_all_survivors
 from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.runs import LostFence, RunRow
 from assay.engine.states import (
+    NOTHING_LEFT,
     AttemptEnd,
     AttemptId,
     EffectState,
@@ -147,7 +147,7 @@ class _Recovery:
         if lost or is_over:
             self._record(lost, is_over=is_over)
         for each in lost:
-            if each.effect is not None and each.effect.state in _SETTLED_FOR_GOOD:
+            if each.effect is not None and each.effect.state in NOTHING_LEFT:
                 preimages.drop(preimages.path_of(store.preimages, each.row.id))
         if not is_over:
             return
@@ -316,9 +316,6 @@ class _Recovery:
         names = ", ".join(f"`{path}`" for each in lost for path in each.put_back)
         first = [f"put back what it may have half rewritten: {names}"] if names else []
         self.told[:0] = [text, *first]
-
-
-_SETTLED_FOR_GOOD: Final = frozenset({EffectState.NOTHING, EffectState.ROLLED_BACK})
 
 
 def _put_back(store: Store, measurer: Measurer, blobs: Blobs, row: AttemptRow) -> Restored:

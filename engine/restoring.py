@@ -13,7 +13,7 @@ from typing import Final
 
 from assay.engine import preimages
 from assay.engine.admission import demand_of
-from assay.engine.attempts import AttemptRow, AttemptState, Claims
+from assay.engine.attempts import AttemptRow, Claims, row_of_restore
 from assay.engine.blobs import BlobCorrupt, BlobMissing
 from assay.engine.claims import claims_of
 from assay.engine.compensation import Compensated, compensate
@@ -29,6 +29,7 @@ from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
+    NOTHING_LEFT,
     ActionKey,
     AttemptEnd,
     AttemptId,
@@ -177,27 +178,10 @@ class Restoring:
                 self._run.store.effects.put(replace(effect, state=EffectState.ROLLING_BACK))
 
     def _restore_row(self, node: Node, claims: Claims, key: ActionKey) -> AttemptRow:
-        """A restore claims what it writes as an execution does; number 0 marks it."""
         self._run.attempt_ordinal += 1
-        return AttemptRow(
-            id=AttemptId(f"{self._run.id}-{self._run.attempt_ordinal}"),
-            run=self._run.id,
-            node=node.name,
-            action_key=key,
-            number=0,
-            state=AttemptState.RUNNING,
-            end=None,
-            exit_code=None,
-            signal=None,
-            began_at=self._run.clock.now(),
-            settled_at=None,
-            log="",
-            temp="",
-            pid=None,
-            claims=claims,
-            before={},
-            detail="",
-        )
+        attempt = AttemptId(f"{self._run.id}-{self._run.attempt_ordinal}")
+        began_at = self._run.clock.now()
+        return row_of_restore(attempt, self._run.id, node.name, key, claims, began_at)
 
     def restore(self, item: RestoreJob) -> RestoreReport:
         """Worker thread: stages, verifies and swaps."""
@@ -306,7 +290,7 @@ class Restoring:
         if item.undoes:
             self._run.ledger.commit()  # for the judgement that follows
             for effect, done in message.compensated:
-                if done.state in (EffectState.ROLLED_BACK, EffectState.NOTHING):
+                if done.state in NOTHING_LEFT:
                     preimages.drop(preimages.path_of(self._run.store.preimages, effect.attempt))
             used = self._look_again(message.compensated)
             if used is not None:

@@ -7,14 +7,12 @@ completed by the next one, or by the run that goes on.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from assay.engine import lock_files, preimages
-from assay.engine.attempts import AttemptRow, AttemptState, Claims
+from assay.engine.attempts import Claims, row_of_restore
 from assay.engine.blobs import Blobs
 from assay.engine.claims import find_conflict
 from assay.engine.clock import Clock
@@ -251,25 +249,7 @@ class _Rewind:
                     begun = replace(row, state=EffectState.ROLLING_BACK, is_open=True)
                     store.effects.put(begun)
             store.attempts.begin(
-                AttemptRow(
-                    id=attempt,
-                    run=run.id,
-                    node=to,
-                    action_key=ActionKey(""),
-                    number=0,
-                    state=AttemptState.RUNNING,
-                    end=None,
-                    exit_code=None,
-                    signal=None,
-                    began_at=self._clock.now(),
-                    settled_at=None,
-                    log="",
-                    temp="",
-                    pid=None,
-                    claims=claims,
-                    before={},
-                    detail="",
-                )
+                row_of_restore(attempt, run.id, to, ActionKey(""), claims, self._clock.now())
             )
         return attempt
 
@@ -293,8 +273,6 @@ class _Rewind:
             status = RunStatus.SUSPENDED
             store.runs.settle(self._run.id, self._fence, status, self._run.counts)
             self._append(Fact.RUN_SETTLED, None, {"status": status.value})
-        with suppress(FileNotFoundError):
-            os.unlink(f"{store.tmp}/{attempt}.lease")
 
     def _append(self, kind: Fact, node: NodeName | None, data: JsonValue) -> int:
         self._number += 1

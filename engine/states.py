@@ -111,6 +111,10 @@ class EffectState(StrEnum):
     """Its files are as they were before it; its `undo` has yet to end well."""
 
 
+NOTHING_LEFT: Final = frozenset({EffectState.NOTHING, EffectState.ROLLED_BACK})
+"""States in which nothing of an effect is in the world."""
+
+
 class AttemptEnd(StrEnum):
     """How one try of a node ended."""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 
 from assay.cli.call import Call
 from assay.cli.caller import describe_me
-from assay.cli.errors import ExitCode, HostError, UsageError
-from assay.cli.history import reading_store
+from assay.cli.errors import ExitCode, UsageError
+from assay.cli.history import reading_store, writing_store
 from assay.cli.render.text import one_line
 from assay.engine.cancelling import end_if_dead
 from assay.engine.clock import SystemClock
@@ -18,7 +17,6 @@ from assay.engine.environment import CallerEnvironment
 from assay.engine.resumption import OwnerLives
 from assay.engine.rewinding import CannotRewind, rewind
 from assay.engine.rolling_back import describe_changes
-from assay.engine.store import Store
 from assay.plans.model import NodeName
 
 
@@ -33,17 +31,12 @@ def perform(call: Call) -> int:
     with reading_store() as asked:
         row, root = asked.runs.find(values.words[0]), asked.root
     clock = SystemClock()
-    store = Store.open_for_run(root, now=time.time)
 
     def tell(effect: EffectRow, done: Compensated) -> None:
         for text in describe_changes(effect, done) or ["rolled back"]:
             err.write(f"`{one_line(effect.node)}`: {one_line(text)}\n")
 
-    try:
-        if not store.recorded:
-            raise HostError(
-                f"The store of `{root}` cannot be written", hint="; ".join(store.notices)
-            )
+    with writing_store(root) as store:
         store.expect_effects()
         for text in end_if_dead(store, row, clock):
             err.write(f"{one_line(text)}\n")
@@ -62,8 +55,6 @@ def perform(call: Call) -> int:
             clock=clock,
             tell=tell,
         )
-    finally:
-        store.close()
     for effect in rewound.left:
         err.write(f"`{one_line(effect.node)}`: left as it is\n")
     for node, how in rewound.elsewhere:

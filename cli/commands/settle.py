@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 
 from assay.cli.call import Call
 from assay.cli.caller import describe_me
-from assay.cli.errors import ExitCode, HostError, UsageError
-from assay.cli.history import reading_store
+from assay.cli.errors import ExitCode, UsageError
+from assay.cli.history import reading_store, writing_store
 from assay.cli.options import Values
 from assay.cli.render.text import one_line
 from assay.engine.cancelling import end_if_dead
@@ -38,12 +37,7 @@ def perform(call: Call) -> int:
     with reading_store() as asked:
         run, root = asked.runs.find(values.words[0]), asked.root
     clock = SystemClock()
-    store = Store.open_for_run(root, now=time.time)
-    try:
-        if not store.recorded:
-            raise HostError(
-                f"The store of `{root}` cannot be written", hint="; ".join(store.notices)
-            )
+    with writing_store(root) as store:
         for text in end_if_dead(store, run, clock):
             call.err.write(f"{one_line(text)}\n")
         effect = find_effect(store, run, name)
@@ -59,8 +53,6 @@ def perform(call: Call) -> int:
             by=describe_me(),
             clock=clock,
         )
-    finally:
-        store.close()
     what = "counts as done" if done else "counts as not done: it will be performed"
     call.err.write(
         f"`{one_line(name)}` of run {run.id} {what}\n"

@@ -111,7 +111,7 @@ def ask(
     is_under_way: bool = False,
     key_over: Callable[[EffectRow], ActionKey] = different,
 ) -> Judgement:
-    evidence = Evidence(RUN, CREATED, mine, theirs, lost, retry_failed, is_under_way)
+    evidence = Evidence(CREATED, mine, theirs, lost, retry_failed, is_under_way)
     return judge(subject, evidence, key_over, explain)
 
 
