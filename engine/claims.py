@@ -19,11 +19,16 @@ def claims_of(node: Node, plan_file: str) -> Claims:
     """Of two runs that want the result of one node, or its effect, the second waits for the
     first even where nothing is written: then it finds it there."""
     is_shared = is_cacheable(node) or node.tier is not Tier.SEALED
-    itself = (f"node {node.name} of {plan_file}",) if is_shared else ()
+    itself = (lock_of_node(node.name, plan_file),) if is_shared else ()
     removes = tuple(Entry(EntryKind.FILE, path) for path in node.removes)
     locks = (*(f"lock {name}" for name in node.locks), *itself)
     # Exclusions free nothing, but tell what a path among the writes was to the node.
     return Claims(writes=_present(node.writes) + removes, reads=node.reads, locks=locks)
+
+
+def lock_of_node(name: str, plan_file: str) -> str:
+    """What an attempt of the node holds, so that no other run is at it."""
+    return f"node {name} of {plan_file}"
 
 
 def find_conflict(mine: Claims, theirs: Claims) -> str | None:

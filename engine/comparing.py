@@ -7,8 +7,10 @@ Asks the store and the plan; changes nothing. The run loop and the dry run ask t
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import cast
 
+from assay.engine.attempts import Claims
 from assay.engine.decision import Gathered
 from assay.engine.effects import EffectRow
 from assay.engine.intentions import Evidence, Judgement, judge, plan_identity
@@ -16,7 +18,7 @@ from assay.engine.keys import Recipe, content_key_over, find_changes, summarize
 from assay.engine.states import ABSENT, ActionKey, EffectState, RunId, State
 from assay.engine.store import Store
 from assay.plans.entries import matches
-from assay.plans.model import Kind, Node, Plan, RelPath
+from assay.plans.model import Kind, Node, NodeName, Plan, RelPath
 from assay.plans.nodes import declared_name
 
 
@@ -68,7 +70,7 @@ def judge_with(
 def key_over(store: Store, plan: Plan, index: int, gathered: Gathered, row: EffectRow) -> ActionKey:
     """The content key of what is consumed now, as the effect `row` sees it."""
     # Those that follow may have rewritten the same files since: that is no edit either.
-    names = {plan.nodes[i].name for i in find_followers(plan, index)}
+    names = find_followers(plan, index)
     identity = plan_identity(plan)
     effects = [row]
     effects += [
@@ -99,7 +101,27 @@ def key_over(store: Store, plan: Plan, index: int, gathered: Gathered, row: Effe
     return content_key_over(now, before, is_left, is_gone)
 
 
-def find_followers(plan: Plan, index: int) -> set[int]:
+def claims_of_effect(store: Store, row: EffectRow) -> Claims:
+    """What its attempt could change."""
+    attempt = store.attempts.get(row.attempt)
+    return Claims() if attempt is None else Claims(writes=attempt.claims.writes)
+
+
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """The nodes that follow one, by name. An instance of a template among them does, whether
+    that has expanded by now or not."""
+
+    names: frozenset[str]
+    templates: frozenset[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names or (
+            isinstance(name, str) and declared_name(NodeName(name)) in self.templates
+        )
+
+
+def find_followers(plan: Plan, index: int) -> Followers:
     """Every node that follows this one, however far, selected or not. What follows a template
     follows its instances."""
     successors: dict[int, list[int]] = {}
@@ -119,4 +141,8 @@ def find_followers(plan: Plan, index: int) -> set[int]:
             if follower not in found:
                 found.add(follower)
                 pending.append(follower)
-    return found - {index}
+    nodes = [plan.nodes[i] for i in found - {index}]
+    return Followers(
+        frozenset(node.name for node in nodes),
+        frozenset(declared_name(node.name) for node in nodes if node.kind is Kind.TEMPLATE),
+    )

@@ -22,7 +22,7 @@ from assay.engine.filesystem import FilesystemError
 from assay.engine.measuring import Measurer
 from assay.engine.preimages import DamagedPreimage, RolledBack
 from assay.engine.process import CannotStart, Processes, Spawn
-from assay.engine.states import AttemptId, EffectState
+from assay.engine.states import AttemptEnd, AttemptId, EffectState
 from assay.plans.model import Argv, Node, Script, Secret
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def roll_back_files(
         files = preimages.roll_back(
             preimage,
             # One that failed and is being rolled back since has recorded none.
-            dict(row.outputs) if row.outputs or row.state is EffectState.SUCCEEDED else None,
+            dict(row.outputs) if row.outputs or row.end is AttemptEnd.SUCCEEDED else None,
             measurer=measurer,
             blobs=blobs,
             staging=f"{store.tmp}/{row.attempt}.stage",
@@ -180,7 +180,8 @@ def _run_undo(
         lease=f"{store.tmp}/{itself}.lease",
         masks=tuple(secret.encode("utf-8", "surrogateescape") for secret in secrets.values()),
     )
-    timers = _limit(spec, processes, itself)
+    is_late = threading.Event()
+    timers = _limit(spec, processes, itself, is_late)
     try:
         ended = processes.execute(spawn, lambda pid: None)
     except CannotStart as error:
@@ -189,6 +190,8 @@ def _run_undo(
         for timer in timers:
             timer.cancel()
         temporary.remove(folder)
+    if is_late.is_set():
+        return f"timed out after {spec['timeout']:g}s"
     if ended.signal is not None:
         return f"was ended by {Signals(ended.signal).name}"
     if ended.exit_code:
@@ -197,14 +200,20 @@ def _run_undo(
 
 
 def _limit(
-    spec: dict[str, Any], processes: Processes, attempt: AttemptId
+    spec: dict[str, Any], processes: Processes, attempt: AttemptId, is_late: threading.Event
 ) -> tuple[threading.Timer, ...]:
-    """The node's own timeout holds for its undo too."""
+    """The node's own timeout holds for its undo too; sets `is_late` when that has ended it."""
     seconds = spec["timeout"]
     if seconds is None:
         return ()
     grace = spec["grace"]
-    ask = threading.Timer(seconds, lambda: processes.terminate(attempt, ask_seconds=grace))
+
+    def end_late() -> None:
+        is_late.set()
+        if not processes.terminate(attempt, ask_seconds=grace):
+            is_late.clear()  # it had ended by itself
+
+    ask = threading.Timer(seconds, end_late)
     end = threading.Timer(seconds + grace, lambda: processes.kill(attempt))
     for timer in (ask, end):
         timer.daemon = True

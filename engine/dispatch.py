@@ -19,6 +19,7 @@ from assay.engine.attempt import (
     prepare_attempt,
 )
 from assay.engine.attempts import AttemptRow
+from assay.engine.claims import claims_of
 from assay.engine.decision import Gathered
 from assay.engine.events import (
     NodeStarted,
@@ -101,6 +102,12 @@ class Dispatch:
                 index,
                 f"runs inside itself: attempt {itself.id} of run {itself.run} started this run",
             )
+            return None
+        if self._restoring.is_in_the_way(claims_of(node, self._run.plan.file)):
+            del self._run.queued[index]
+            if not self._run.graph.is_settled(index):
+                self._run.graph.move(index, NodeState.READY)
+            self._restoring.park(index)
             return None
         if not self._restoring.inputs_stand(index, queued.gathered):
             return None

@@ -193,6 +193,13 @@ class Effects:
         )
         return [_decode(row) for row in rows]
 
+    def begun_after(self, seq: int) -> list[EffectRow]:
+        """The effects of any plan that began after journal position `seq`, in that order."""
+        rows = self._database.query(
+            f"{_SELECT} WHERE begun_seq > ? ORDER BY begun_seq, attempt", (seq,)
+        )
+        return [_decode(row) for row in rows]
+
     def kept(self) -> list[EffectRow]:
         """Effects whose outputs or pre-images somebody may still ask for: the open ones."""
         return [_decode(row) for row in self._database.query(f"{_SELECT} WHERE is_open = 1")]

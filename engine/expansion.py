@@ -9,7 +9,7 @@ from functools import partial
 
 from assay.engine.environment import Refused
 from assay.engine.events import NodesAppended, Question, Warned
-from assay.engine.intentions import describe, find_vanished
+from assay.engine.intentions import describe, find_vanished, performs
 from assay.engine.journal import Fact
 from assay.engine.opening import keep_plan
 from assay.engine.run_state import RunState
@@ -17,7 +17,7 @@ from assay.engine.settlement import Settlement
 from assay.engine.states import Outcome
 from assay.plans.diagnostics import PlanError
 from assay.plans.generations import expand_template
-from assay.plans.model import Kind, Tier
+from assay.plans.model import Kind, Plan, Tier
 from assay.plans.nodes import declared_name
 
 
@@ -56,6 +56,8 @@ class Expansion:
                 " was not asked for: name it exactly to run both",
             )
             return
+        if self._stops_over_vanished(index, plan):
+            return
         self._run.plan = plan
         self._run.decider.plan = plan
         self._run.certifies = False
@@ -77,8 +79,6 @@ class Expansion:
                 self._run.store.runs.set_plan_digest, self._run.id, self._run.row.fence, plan.digest
             )
         )
-        if self._stops_over_vanished(index):
-            return
         names = tuple(plan.nodes[i].name for i in new)
         self._settlement.tell(NodesAppended(template.name, names, plan.generation))
         if not new:
@@ -97,10 +97,9 @@ class Expansion:
         self._run.pins_due = True
         self._run.ready.extend(ready)
 
-    def _stops_over_vanished(self, index: int) -> bool:
+    def _stops_over_vanished(self, index: int, plan: Plan) -> bool:
         """Whether an earlier run did, or may have done, something for an instance that the
-        template does not have any more: that is settled first."""
-        plan = self._run.plan
+        template does not have any more: that is settled first. `plan` has those of now."""
         base = declared_name(plan.nodes[index].name)
         siblings = [
             i
@@ -109,7 +108,7 @@ class Expansion:
         ]
         if self._run.request.new or any(i not in self._run.instances for i in siblings):
             return False
-        names = {node.name for node in plan.nodes}
+        names = {node.name for node in plan.nodes if performs(node)}
         rows = [
             row
             for row in find_vanished(

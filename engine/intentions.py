@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from assay.engine.effects import EffectRow, find_speaker
 from assay.engine.states import ActionKey, AttemptEnd, EffectState
-from assay.plans.model import Node, NodeName, Plan, Tier, When
+from assay.plans.model import Kind, Node, NodeName, Plan, Tier, When
 
 FAILURES: Final = frozenset(
     {
@@ -116,11 +116,12 @@ def judge(
     would see it, `explain` what differs from then in a few words."""
     own, other = evidence.own, evidence.other
     found = None if own is None else _judge_own(node, own, evidence.retry_failed)
-    if found is not None and not isinstance(found, Perform):
+    if found is not None and not isinstance(found, Perform | Stop):
         return found
     if other is not None and (own is None or other.begun_seq > own.begun_seq):
         theirs = _judge_other(node, other, evidence, key_over, explain)
-        if theirs is not None:
+        # What another run has achieved since answers what this one would ask, nothing less.
+        if theirs is not None and (not isinstance(found, Stop) or isinstance(theirs, Done)):
             return theirs
     if found is not None:
         return found
@@ -152,6 +153,12 @@ def may_be_done(row: EffectRow) -> bool:
         EffectState.COMPENSATING,
         EffectState.ROLLED_BACK,
     )
+
+
+def performs(node: Node) -> bool:
+    """Whether the node has effects of its own, or its instances have: a group that bears the
+    name of one that had does not."""
+    return node.tier is not Tier.SEALED and (node.command is not None or node.kind is Kind.TEMPLATE)
 
 
 def find_vanished(rows: list[EffectRow], has: Callable[[NodeName], bool]) -> list[EffectRow]:

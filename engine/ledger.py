@@ -39,9 +39,10 @@ class Ledger:
         self.version = -1
         """`Database.version` at the last commit."""
 
-    def open(self, asked: dict[str, JsonValue]) -> int:
+    def open(self, asked: dict[str, JsonValue], then: Callable[[], object] | None = None) -> int:
         """Creates the run's row and its first journal record, which also tells what was
-        `asked` of the run; the position of that record."""
+        `asked` of the run; the position of that record. `then` notes what is to be part of the
+        same commit."""
         positions: list[int] = []
         self.write(lambda: self._store.runs.create(self._row))
         self.note(
@@ -60,6 +61,8 @@ class Ledger:
             },
             then=positions.append,
         )
+        if then is not None:
+            then()
         self.commit()
         self._is_open = True
         return positions[-1]

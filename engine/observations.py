@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -115,6 +116,8 @@ class Observations:
         self.pins = Pins()
         self._pinned_members: Mapping[str, Sequence[RelPath]] = {}
         """What a run that goes on saw when it began, by the text of the patterns."""
+        self._put_back: tuple[Entry, ...] = ()
+        """Where the run itself has changed something since, by taking an effect back."""
         self.left_over: list[RelPath] = []
         """Outputs of vanished instances that were removed (or would be, in a question)."""
         self.folders = Folders(root)
@@ -173,6 +176,16 @@ class Observations:
         for group in list(self.pins.members):
             if any(matches(group[0], path) for path in paths):
                 del self.pins.members[group]
+        self._resolved.clear()
+
+    def look_again_within(self, entries: tuple[Entry, ...]) -> None:
+        """As `look_again` for a run that was gone on with: what it saw when it began counts for
+        all that these entries do not name."""
+        self.folders = Folders(self._root)
+        self._put_back += entries
+        for path in [path for path in self.pins.states if matches(entries, path)]:
+            del self.pins.states[path]
+        self.pins.members.clear()
         self._resolved.clear()
 
     def pin(self, indices: Iterable[int], *, fresh_listing: bool = False) -> None:
@@ -361,10 +374,16 @@ class Observations:
         if known is not None:
             return known
         pinned = self._pinned_members.get(_name_group(group))
-        if pinned is not None:
-            self.pins.members[group] = tuple(pinned)
-            return tuple(pinned)
         entries, ignore = group
+        if pinned is not None:
+            if self._put_back:
+                found = {path for path in pinned if not matches(self._put_back, path)}
+                with suppress(UnreadableFolder):  # whoever reads what is in it is told
+                    listed = self.folders.members(entries, ignore)
+                    found.update(path for path in listed if matches(self._put_back, path))
+                pinned = tuple(sorted(found))
+            self.pins.members[group] = tuple(pinned)
+            return self.pins.members[group]
         try:
             members = self.folders.members(entries, ignore)
         except UnreadableFolder as error:

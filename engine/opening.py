@@ -12,7 +12,7 @@ from assay.engine import recovery
 from assay.engine.claims import claims_of, find_conflict
 from assay.engine.effects import EffectRow
 from assay.engine.events import RunStarted, Warned
-from assay.engine.intentions import describe, find_vanished
+from assay.engine.intentions import describe, find_vanished, performs
 from assay.engine.performing import Performing
 from assay.engine.run_request import Cancellation
 from assay.engine.run_state import RunState
@@ -101,15 +101,16 @@ class Opening:
             asked["retry_failed"] = resumption.retry_failed
             self._run.ledger.reopen(resumption.was, asked)
             return
-        self._run.created_seq = self._run.ledger.open({"tags": list(request.tags), **asked})
-        if request.new:
-            self._performing.start_over()
+        # In one transaction with the run itself: whoever goes on with it relies on them.
         if effects:
             names = [self._run.plan.nodes[index].name for index in self._run.graph.selected]
             self._run.ledger.write(
                 lambda: self._run.store.effects.save_selection(self._run.id, names)
             )
-            self._run.ledger.commit()
+        self._run.created_seq = self._run.ledger.open(
+            {"tags": list(request.tags), **asked},
+            self._performing.start_over if request.new else None,
+        )
 
     def _refuse_vanished(self) -> None:
         """Raises UnsettledEffects where an earlier run did, or may have done, what the plan no
@@ -122,8 +123,9 @@ class Opening:
             plan.nodes[index].tier is Tier.SEALED for index in self._run.graph.selected
         ):
             return
-        names = {node.name for node in plan.nodes}
-        bases = {declared_name(node.name) for node in plan.nodes if node.kind is Kind.TEMPLATE}
+        nodes = [node for node in plan.nodes if performs(node)]
+        names = {node.name for node in nodes}
+        bases = {declared_name(node.name) for node in nodes if node.kind is Kind.TEMPLATE}
         rows = find_vanished(
             self._run.store.effects.open_of(self._run.plan_identity),
             lambda name: name in names or declared_name(name) in bases,

@@ -13,16 +13,13 @@ from typing import assert_never
 
 from assay.engine.admission import demand_of
 from assay.engine.attempt import Assignment, Executed, attempt_id
-from assay.engine.attempts import Claims
-from assay.engine.claims import find_conflict
-from assay.engine.comparing import find_evidence, find_followers, judge_with, key_over
+from assay.engine.comparing import find_evidence, judge_with, key_over
 from assay.engine.compensation import describe_undo
 from assay.engine.decision import Gathered, Serve
 from assay.engine.effects import EffectRow
 from assay.engine.events import Question
 from assay.engine.intentions import (
     AWAITED,
-    UNDOABLE,
     Done,
     Judgement,
     Perform,
@@ -49,7 +46,8 @@ from assay.engine.states import (
     Outcome,
     RunStatus,
 )
-from assay.plans.model import RelPath, Tier
+from assay.engine.undo_order import claims_of_undoing, find_objection, find_undoes
+from assay.plans.model import RelPath
 
 UNRECORDED = "was not started: where the store cannot be written its effect would not be recorded"
 
@@ -68,6 +66,10 @@ class Performing:
         self._run.certifies = False
         if not self._run.store.recorded:
             self.refuse(index)
+            return
+        if self._restoring.is_undoing(node.name):
+            # Whether it is done is not known before that has ended.
+            self._restoring.park(index)
             return
         gathered = replace(gathered, key=self._key_of(index))
         found = self._judge(index, gathered)
@@ -98,26 +100,29 @@ class Performing:
 
     def _roll_back(self, index: int, row: EffectRow, gathered: Gathered) -> None:
         """Has it undone, one node's after the other: what one undoes another may be about to."""
-        if self._restoring.waits_for_undoing(index):
+        if self._restoring.is_undoing():
+            self._restoring.park(index)
             return
-        chain = self._chain(index, row)
-        plan, graph = self._run.plan, self._run.graph
-        names = {each.node for each in chain}
-        done = [
-            plan.nodes[i].name
-            for i in graph.selected
-            if i != index and graph.is_settled(i) and plan.nodes[i].name in names
-        ]
-        if done:
-            self._settlement.settle(
-                index,
-                Outcome.FAILED,
-                detail=f"is to be done anew, and what `{done[0]}` did after it undone before; but"
-                f" this run has taken that over: `assay rewind {row.run} --to NODE` goes back",
-                key=gathered.key,
-            )
+        undoes = find_undoes(self._run, index, row)
+        objection = None if not undoes else find_objection(self._run, index, undoes)
+        if undoes != find_undoes(self._run, index, row) or not undoes:
+            # Another run is at it just now: what it has made of it is judged.
+            self._run.ready.append(index)
             return
-        self._restoring.queue_roll_back(index, chain, gathered)
+        if objection is not None:
+            outcome, detail = objection
+            self._settlement.settle(index, outcome, detail=detail, key=gathered.key)
+            return
+        claims = claims_of_undoing(self._run, index, undoes)
+        if self._restoring.waits_for_running(index, claims):
+            return
+        self._restoring.queue_roll_back(
+            index,
+            undoes,
+            gathered,
+            claims,
+            lambda: find_undoes(self._run, index, row),
+        )
 
     def refuse(self, index: int) -> None:
         """Where its effect cannot be recorded it is not started."""
@@ -197,16 +202,19 @@ class Performing:
         )
 
     def close_completed(self, status: RunStatus) -> None:
-        """A run that completed settles the intentions of all whose nodes it had selected."""
+        """A run that completed settles the intentions of all whose nodes it had selected, as far
+        as the plan still has them."""
         effects = self._run.store.effects
         rows = effects.open_of(self._run.plan_identity)
         if not rows or status is not RunStatus.COMPLETED:
             return
+        there = {node.name for node in self._run.plan.nodes}
         mine = {self._run.plan.nodes[index].name for index in self._run.graph.selected}
         closed: list[AttemptId] = []
         for row in rows:
             selected = effects.selection_of(row.run)
-            if selected is not None and selected <= mine:
+            # Where that is not known any more, whatever there is.
+            if (there if selected is None else selected & there) <= mine:
                 closed.append(row.attempt)
         if closed:
             self._close(closed, "the run completed")
@@ -312,28 +320,6 @@ class Performing:
             index, Outcome.AMBIGUOUS, detail=stop.detail, key=gathered.key, asks=question
         )
         self._settlement.mark_uncommitted(index)
-
-    def _chain(self, index: int, row: EffectRow) -> tuple[EffectRow, ...]:
-        """What is to be undone, in this order: what was done after `row` by nodes that follow
-        its node or wrote the same files, the newest first, and `row` last."""
-        plan, store = self._run.plan, self._run.store
-        names = {plan.nodes[i].name for i in find_followers(plan, index)}
-        undone = [row]
-        claims = [self._claims_of(row)]
-        for other in store.effects.open_of(self._run.plan_identity):
-            is_later = other.begun_seq > row.begun_seq and other.attempt != row.attempt
-            if not is_later or other.tier is not Tier.COMPENSABLE or other.state not in UNDOABLE:
-                continue
-            theirs = self._claims_of(other)
-            if other.node in names or any(find_conflict(theirs, each) for each in claims):
-                undone.append(other)
-                claims.append(theirs)
-        return tuple(reversed(undone))
-
-    def _claims_of(self, row: EffectRow) -> Claims:
-        """What its attempt could change."""
-        attempt = self._run.store.attempts.get(row.attempt)
-        return Claims() if attempt is None else Claims(writes=attempt.claims.writes)
 
 
 def _judge_end(executed: Executed) -> tuple[EffectState, str]:

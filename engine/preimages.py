@@ -190,8 +190,13 @@ def _roll_back(
     trash: str,
 ) -> RolledBack:
     root = measurer.root
-    if made is None:
-        preimage = replace(preimage, entries=preimage.entries + preimage.behind)
+    own = {path: _own_part(state) for path, state in (made or {}).items()}
+    behind = preimage.behind
+    if made is not None:
+        written = _find_written_through(root, preimage, made)
+        own |= written
+        behind = tuple(item for item in behind if item[0] in written)
+    preimage = replace(preimage, entries=preimage.entries + behind)
     wanted = {path: state for path, state, _ in preimage.entries}
     needed = _folders_above(wanted) | {path for path, _ in preimage.folders}
     extra = [
@@ -201,7 +206,6 @@ def _roll_back(
     extra = [path for path in extra if path not in left]
     outputs = [(path, ABSENT) for path in extra]
     outputs += [item for item in wanted.items() if not _stands(*item, measurer)]
-    own = {path: _own_part(state) for path, state in (made or {}).items()}
     try:
         done = restore(
             root,
@@ -233,6 +237,23 @@ def _roll_back(
     # What had to make way with the folder it was put into is in the trash with that.
     left = tuple(path for path in left if look(f"{root}/{path}") is not None)
     return RolledBack(done.put_back, done.removed, done.trashed, left)
+
+
+def _find_written_through(
+    root: str, preimage: Preimage, made: Mapping[RelPath, State]
+) -> dict[RelPath, State]:
+    """Files behind links that the attempt has changed by writing to the link, and to what."""
+    before = {path: state for path, state, _ in preimage.entries}
+    kept = {path: state for path, state, _ in preimage.behind}
+    found: dict[RelPath, State] = {}
+    for path, state in made.items():
+        text, _, content = state.partition(">")
+        if not content or before.get(path, ABSENT).partition(">")[0] != text:
+            continue
+        target = RelPath(os.path.relpath(os.path.realpath(f"{root}/{path}"), root))
+        if target in kept and kept[target] != content:
+            found[target] = State(content)
+    return found
 
 
 def _own_part(state: State) -> State:
@@ -269,6 +290,19 @@ def _refuse_links(root: str, places: tuple[Entry, ...]) -> None:
         path = f"{fixed_folder(entry.path)}/_" if entry.kind is EntryKind.GLOB else entry.path
         if entry.kind is EntryKind.TREE:
             path = f"{entry.path}/_"
+        absolute = f"{root}/{entry.path}"
+        if (
+            entry.kind is EntryKind.FILE
+            and not entry.exclude
+            and os.path.islink(absolute)
+            and os.path.isfile(absolute)
+            and leads_outside(root, absolute)
+        ):
+            raise FilesystemError(
+                absolute,
+                f"leads out of the workspace to `{os.path.realpath(absolute)}`, which could not be"
+                " rolled back",
+            )
         obstacle = obstacles.find(path.removeprefix("./"))
         if obstacle is not None and not entry.exclude:
             raise FilesystemError(

@@ -15,7 +15,7 @@ from assay.engine import preimages
 from assay.engine.admission import demand_of
 from assay.engine.attempts import AttemptRow, Claims, row_of_restore
 from assay.engine.blobs import BlobCorrupt, BlobMissing
-from assay.engine.claims import claims_of
+from assay.engine.claims import claims_of, find_conflict
 from assay.engine.compensation import Compensated, compensate
 from assay.engine.decision import Gathered, Serve
 from assay.engine.effects import EffectRow, settled
@@ -29,6 +29,7 @@ from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
+    ABSENT,
     NOTHING_LEFT,
     ActionKey,
     AttemptEnd,
@@ -44,6 +45,7 @@ from assay.plans.model import (
     Entry,
     EntryKind,
     Node,
+    NodeName,
     RelPath,
     Tier,
 )
@@ -67,6 +69,8 @@ class RestoreJob:
     undoes: tuple[EffectRow, ...] = ()
     """Effects to be taken back, in this order, before `index` is looked at again; nothing else
     is restored then."""
+    find_undoes: Callable[[], tuple[EffectRow, ...]] = tuple
+    """What `undoes` would be now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,8 @@ class Restoring:
         self._repair_counts: dict[int, int] = {}
         self._after_undoing: list[int] = []
         """Nodes to be judged again once what is being undone is."""
+        self._after_running: list[tuple[int, int]] = []
+        """Nodes that something is undone for, each with a running one that is in its way."""
 
     def find_undone(self) -> list[AttemptId]:
         """The attempts whose effects are being taken back just now."""
@@ -135,38 +141,70 @@ class Restoring:
         )
 
     def queue_roll_back(
-        self, index: int, effects: tuple[EffectRow, ...], gathered: Gathered
+        self,
+        index: int,
+        effects: tuple[EffectRow, ...],
+        gathered: Gathered,
+        claims: Claims,
+        find_undoes: Callable[[], tuple[EffectRow, ...]],
     ) -> None:
-        """What these effects did is taken back, then the node is ready again."""
+        """What these effects did is taken back, then the node is ready again. `find_undoes`
+        tells, inside the transaction that begins it, what they would be by then."""
         node = self._run.plan.nodes[index]
         self._run.graph.move(index, NodeState.QUEUED)
-        claims = claims_of(node, self._run.plan.file)
-        for effect in effects:
-            row = self._run.store.attempts.get(effect.attempt)
-            if row is not None:
-                claims = Claims(claims.writes + row.claims.writes, claims.reads, claims.locks)
         row = self._restore_row(node, claims, gathered.key)
         self.to_restore.append(
-            RestoreJob(index, row, (), frozenset(), None, gathered, undoes=effects)
+            RestoreJob(index, row, (), frozenset(), None, gathered, effects, find_undoes)
         )
 
-    def waits_for_undoing(self, index: int) -> bool:
-        """Whether something is being undone: the node is ready again after that."""
-        if not any(item.undoes for item in (*self.to_restore, *self.restoring.values())):
-            return False
+    def is_undoing(self, node: NodeName | None = None) -> bool:
+        """Whether something is about to be undone, or being so; of `node`, where that is given."""
+        jobs = (*self.to_restore, *self.restoring.values())
+        return any(node in (None, effect.node) for item in jobs for effect in item.undoes)
+
+    def is_in_the_way(self, claims: Claims) -> bool:
+        """Whether something is being undone, or about to be, in what is claimed here."""
+        jobs = (*self.to_restore, *self.restoring.values())
+        return any(
+            item.undoes and find_conflict(claims, item.row.claims) is not None for item in jobs
+        )
+
+    def waits_for_running(self, index: int, claims: Claims) -> bool:
+        """Whether a node of this run works just now in what is to be undone for `index`, which
+        is ready again after that."""
+        plan, graph = self._run.plan, self._run.graph
+        for other in graph.selected:
+            if other != index and graph.state(other) is NodeState.RUNNING:
+                theirs = claims_of(plan.nodes[other], plan.file)
+                if find_conflict(claims, theirs) is not None:
+                    self._after_running.append((index, other))
+                    return True
+        return False
+
+    def park(self, index: int) -> None:
+        """The node is ready again once nothing is being undone."""
         self._after_undoing.append(index)
-        return True
+
+    def release_parked(self) -> None:
+        """Whatever became of what they waited for."""
+        if self._after_running:
+            waiting, self._after_running = self._after_running, []
+            for index, other in waiting:
+                if self._run.graph.state(other) is NodeState.RUNNING:
+                    self._after_running.append((index, other))
+                else:
+                    self._run.ready.append(index)
+        if self._after_undoing and not self.is_undoing():
+            self._run.ready.extend(self._after_undoing)
+            self._after_undoing.clear()
 
     def still_stands(self, item: RestoreJob) -> bool:
         """Whether the effects to be taken back are as they were when that was decided; inside
         the transaction that records it. Another run may have done it, and built upon it."""
-        effects = self._run.store.effects
-        return all(effects.get(effect.attempt) == effect for effect in item.undoes)
+        return item.find_undoes() == item.undoes
 
     def judge_again(self, item: RestoreJob) -> None:
         """It was outdated before it began."""
-        self._run.ready.extend(self._after_undoing)
-        self._after_undoing.clear()
         self._run.graph.move(item.index, NodeState.READY)
         self._run.ready.append(item.index)
 
@@ -255,9 +293,6 @@ class Restoring:
         del self.restoring[item.row.id]
         self._settlement.mark_uncommitted(index)
         now = self._run.clock.now()
-        if item.undoes:
-            self._run.ready.extend(self._after_undoing)
-            self._after_undoing.clear()
         for effect, done in message.compensated:
             _note_compensated(self._run, effect, done, f"`{node.name}` is to be done anew")
         if restored is None:
@@ -271,13 +306,15 @@ class Restoring:
             if broken is None:
                 self._settlement.settle_unstarted(index)
             elif item.undoes:
-                effect = message.compensated[-1][0]
+                effect, last = message.compensated[-1]
+                is_asked = last.state is not EffectState.ROLLING_BACK  # else the next run goes on
+                question = Question(effect.run, node=effect.node, may_be_done=False)
                 self._settlement.settle(
                     index,
                     Outcome.AMBIGUOUS,
                     detail=f"what `{effect.node}` did in run {effect.run} is not rolled back"
                     f" wholly: {broken}",
-                    asks=Question(effect.run, may_be_done=False),
+                    asks=question if is_asked else None,
                 )
             else:
                 self._restore_failed(item, broken)
@@ -336,7 +373,16 @@ class Restoring:
             for path in (*compensated.files.put_back, *compensated.files.removed)
         }
         changed |= {path for _, each in done for path, _ in each.files.trashed}
-        if not changed or self._run.is_resumed:
+        if self._run.is_resumed:
+            # What an earlier owner of the run has put back already is not among `changed`.
+            rows = [self._run.store.attempts.get(effect.attempt) for effect, _ in done]
+            entries = tuple(e for row in rows if row is not None for e in row.claims.writes)
+            self._put_back_again(changed)
+            self._run.observations.look_again_within(entries)
+            self._run.observations.pin(self._run.graph.selected)
+            self._run.pins_due = True
+            return None
+        if not changed:
             return None
         for index in self._run.graph.selected:
             state = self._run.graph.state(index)
@@ -346,10 +392,32 @@ class Restoring:
             path = next((path for path in changed if matches(node.reads, path)), None)
             if path is not None and node.command is not None:
                 return f"`{node.name}` has read `{path}`"
+        self._put_back_again(changed)
         self._run.observations.look_again(changed)
         self._run.observations.pin(self._run.graph.selected)
         self._run.pins_due = True
         return None
+
+    def _put_back_again(self, changed: Collection[RelPath]) -> None:
+        """Paths among `changed` that a node of this run has written already: it is what counts
+        there, not how it was before an earlier run."""
+        made: dict[int, list[tuple[RelPath, State]]] = {}
+        for path in changed:
+            for writer in self._run.observations.writers(path):
+                if self._run.graph.is_settled(writer):
+                    outputs = dict(self._run.observations.outputs_of(writer))
+                    if outputs.get(path, ABSENT) != ABSENT:
+                        made.setdefault(writer, []).append((path, outputs[path]))
+        for writer, outputs_gone in made.items():
+            if self._run.plan.nodes[writer].command is not None:
+                self._repairs.setdefault(writer, [])
+                self._queue_repair(writer, outputs_gone)
+
+    def _queue_repair(self, producer: int, outputs: list[tuple[RelPath, State]]) -> None:
+        node = self._run.plan.nodes[producer]
+        claims = Claims(writes=tuple(Entry(EntryKind.FILE, path) for path, _ in outputs))
+        row = self._restore_row(node, claims, ActionKey(""))
+        self.to_restore.append(RestoreJob(producer, row, tuple(outputs), frozenset(), None, None))
 
     def _restore_failed(self, item: RestoreJob, why: str) -> None:
         """A recorded result whose blobs are gone or damaged is a miss, never an empty hit."""
@@ -438,11 +506,7 @@ class Restoring:
             readers.append(index)
             if len(readers) > 1:
                 continue  # under way already
-            claims = Claims(writes=tuple(Entry(EntryKind.FILE, path) for path, _ in outputs))
-            row = self._restore_row(self._run.plan.nodes[producer], claims, gathered.key)
-            self.to_restore.append(
-                RestoreJob(producer, row, tuple(outputs), frozenset(), None, None)
-            )
+            self._queue_repair(producer, outputs)
         return False
 
     def rerun(self, producer: int) -> None:

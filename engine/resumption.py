@@ -24,6 +24,7 @@ from assay.engine.runs import Lease, RunRow
 from assay.engine.states import (
     ActionKey,
     AttemptEnd,
+    AttemptId,
     EffectState,
     Outcome,
     RunId,
@@ -92,6 +93,8 @@ class History:
     tries: dict[NodeName, int] = field(default_factory=dict)
     ordinal: int = 0
     """The highest number of an attempt of the run."""
+    taken_back: set[AttemptId] = field(default_factory=set)
+    """Attempts of earlier runs whose effects the run has taken back after its pins were kept."""
     expanded: dict[NodeName, tuple[NodeName, ...]] = field(default_factory=dict)
     """Template to its instances, in the order they expanded."""
 
@@ -274,6 +277,10 @@ def read_history(store: Store, row: RunRow) -> tuple[int, History]:
             case Fact.NODES_SETTLED:
                 for name, outcome, detail, key, *_ in told["outcomes"]:
                     _read_outcome(history, NodeName(name), outcome, detail, key)
+            case Fact.SOURCES_PINNED:
+                history.taken_back.clear()
+            case Fact.ROLLED_BACK if not told["attempt"].startswith(f"{row.id}-"):
+                history.taken_back.add(AttemptId(told["attempt"]))
             case Fact.GENERATION_APPENDED:
                 history.expanded[node] = tuple(map(NodeName, told["nodes"]))
             case _:

@@ -16,6 +16,7 @@ from assay.engine.attempts import Claims, row_of_restore
 from assay.engine.blobs import Blobs
 from assay.engine.claims import find_conflict
 from assay.engine.clock import Clock
+from assay.engine.comparing import claims_of_effect
 from assay.engine.compensation import Compensated, compensate
 from assay.engine.effects import EffectRow, settled
 from assay.engine.environment import CallerEnvironment
@@ -87,11 +88,7 @@ def rewind(
         raise CannotRewind(f"`{broken[0].node}` {broken[0].detail}", needs_operator=True)
     undoes = [r for r in later if r.tier is Tier.COMPENSABLE and r.state in UNDOABLE]
     for row in undoes:
-        other = store.effects.of_node(row.plan_file, row.node, run.id, row.begun_seq)[1]
-        if other is not None and other.state in UNDOABLE and other.begun_seq > row.begun_seq:
-            raise CannotRewind(
-                f"run {other.run} has done `{row.node}` again since: rewind that first"
-            )
+        _check_nothing_on_top(store, run, row)
     _check_preimages(store, undoes)
     try:
         lease = store.runs.take_lease(run.id)
@@ -104,13 +101,35 @@ def rewind(
         lease.release(remove=True)
 
 
+def _check_nothing_on_top(store: Store, run: RunRow, row: EffectRow) -> None:
+    """Raises CannotRewind where another run, of whichever plan, has done it again since, or
+    changed the same files."""
+    later = [
+        other
+        for other in store.effects.begun_after(row.begun_seq)
+        if other.run != run.id and other.tier is Tier.COMPENSABLE and other.state in UNDOABLE
+    ]
+    for other in later:
+        if (other.plan_file, other.node) == (row.plan_file, row.node):
+            raise CannotRewind(
+                f"run {other.run} has done `{row.node}` again since: rewind that first"
+            )
+    claims = claims_of_effect(store, row)
+    for other in later:
+        path = find_conflict(claims, claims_of_effect(store, other))
+        if path is not None:
+            raise CannotRewind(
+                f"`{other.node}` of run {other.run} has changed `{path}` since: rewind that first"
+            )
+
+
 def _find_later(store: Store, run: RunRow, to: NodeName) -> list[EffectRow]:
     """The run's effects that began after `to` had settled, the newest first."""
     rows = store.effects.of_run(run.id)
     own = [row for row in rows if row.node == to]
     if own and own[-1].state is not EffectState.SUCCEEDED:
         raise CannotRewind(f"`{to}` is not done: it {describe(own[-1])}")
-    position = own[-1].begun_seq if own else _find_settlement(store, run, to)
+    position = (own[-1].settled_seq or 0) if own else _find_settlement(store, run, to)
     return [row for row in reversed(rows) if row.begun_seq > position]
 
 

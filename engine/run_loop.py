@@ -191,6 +191,7 @@ class RunLoop:
             self._take_up_ready()
             starting = self._dispatch.admit()
             self._commit(starting)
+            self._restoring.release_parked()
             if len(self._run.graph.outcomes) == len(self._run.graph.selected) and not self._busy():
                 return
             self._take_reports(waits=not self._run.ready)

@@ -214,6 +214,10 @@ class RunState:
         self.attempt_ordinal = history.ordinal
         if resumption.pins is not None:
             self.observations.adopt(resumption.pins.pins, resumption.pins.members)
+            rows = [self.store.attempts.get(attempt) for attempt in sorted(history.taken_back)]
+            entries = tuple(e for row in rows if row is not None for e in row.claims.writes)
+            if entries:
+                self.observations.look_again_within(entries)
         index_of = {node.name: index for index, node in enumerate(self.plan.nodes)}
         for name, number in history.tries.items():
             if name in index_of:

@@ -17,7 +17,7 @@ from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
 from assay.engine.outputs import states_before
 from assay.engine.runs import RunRow
-from assay.engine.states import EffectState, RunId, State
+from assay.engine.states import NOTHING_LEFT, EffectState, RunId, RunStatus, State
 from assay.engine.store import Store
 from assay.plans.model import Node, NodeName, RelPath
 
@@ -65,7 +65,10 @@ def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
     attempt = store.attempts.get(found.attempt)
     if attempt is not None and attempt.end is None:
         raise StillRuns(found)
-    if not found.is_open:
+    # Whoever goes on with the run itself asks about it still.
+    is_asked = found.run == run.id and run.status is not RunStatus.COMPLETED
+    stands = found.state is EffectState.SUCCEEDED or found.state in NOTHING_LEFT
+    if not found.is_open and (stands or not is_asked):
         raise IsClosed(found)
     return found
 
@@ -84,7 +87,10 @@ def settle_effect(
     that it is not. `node` is as its run had it, None when that is not kept: what it has written
     is then not known."""
     outputs: tuple[tuple[RelPath, State], ...] = ()
-    if done and node is not None:
+    if done and row.state is EffectState.SUCCEEDED and row.is_sound:
+        # What it left is on record; what stands there by now may be somebody's edit.
+        outputs = row.outputs
+    elif done and node is not None:
         outputs = _measure(store, node, clock)
     with store.transaction():
         position = store.journal.append(

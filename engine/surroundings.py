@@ -25,9 +25,7 @@ def describe_surroundings(
     found: Surroundings = {"platform": platform_name()}
     seen: set[tuple[object, ...]] = set()
     for node in nodes:
-        if node.command is None or any(
-            name == "PATH" and isinstance(value, ValueRef) for name, value in node.env
-        ):
+        if not _tells(node):
             continue
         first = _first_word(node)
         path = caller.search_path(node, {})
@@ -60,6 +58,8 @@ def find_differences(
     variables = {name[4:]: value for name, value in before.items() if name.startswith("env ")}
     relevant = set(now)
     for node in nodes:
+        if not _tells(node):
+            continue
         own = {name for name, _ in node.env}
         passed = match_variables(variables, node.pass_env + LOCALE)
         relevant.update(f"env {name}" for name in passed.keys() - own)
@@ -70,6 +70,13 @@ def find_differences(
         if was != is_now and (was is not None or name.startswith("env ")):
             found.append((name, _show(was), _show(is_now)))
     return found
+
+
+def _tells(node: Node) -> bool:
+    """Whether it is known before the run what the node is bound to."""
+    return node.command is not None and not any(
+        name == "PATH" and isinstance(value, ValueRef) for name, value in node.env
+    )
 
 
 def _show(value: str | None) -> str:

@@ -123,6 +123,8 @@ def make_request(values: Values, row: RunRow, history: History) -> RunRequest:
         agents=values.number("agents"),
         fail_fast="fail_fast" in history.flags,
         strict="strict" in history.flags,
+        fresh="fresh" in history.flags,
+        new="new" in history.flags,
         deadline_seconds=read_deadline(values.text("deadline")),
         targets=row.targets,
         tags=history.tags,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 from assay.cli.call import Call
 from assay.cli.caller import describe_me
@@ -19,7 +20,7 @@ from assay.engine.settling import find_effect, settle_effect
 from assay.engine.states import EffectState
 from assay.engine.store import Store
 from assay.plans.canonical import canonical_json
-from assay.plans.model import Digest, Node, ResultKind, Tier
+from assay.plans.model import Digest, EntryKind, Node, RelPath, ResultKind, Tier
 from assay.plans.stored import DamagedPlan, plan_from_bytes
 
 
@@ -53,6 +54,9 @@ def perform(call: Call) -> int:
             by=describe_me(),
             clock=clock,
         )
+    for path in _find_missing(root, node) if done and node is not None else ():
+        text = f"`{path}`, which it declares to write, is not there: who reads that will fail"
+        call.err.write(f"warning: Node `{one_line(name)}`: {one_line(text)}\n")
     what = "counts as done" if done else "counts as not done: it will be performed"
     call.err.write(
         f"`{one_line(name)}` of run {run.id} {what}\n"
@@ -61,8 +65,23 @@ def perform(call: Call) -> int:
     return ExitCode.DONE
 
 
+def _find_missing(root: str, node: Node) -> list[RelPath]:
+    return [
+        entry.path
+        for entry in node.writes
+        if entry.kind is EntryKind.FILE
+        and not (entry.exclude or entry.optional)
+        and not os.path.lexists(f"{root}/{entry.path}")
+    ]
+
+
 def _check_sense(effect: EffectRow, name: str, *, done: bool) -> None:
     """Refuses what cannot be the case."""
+    if effect.state is EffectState.ROLLING_BACK:
+        raise UsageError(
+            f"`{name}` is being rolled back: its files are not all as they were before it",
+            hint="`assay run` completes that",
+        )
     if done and not may_be_done(effect):
         raise UsageError(
             f"What `{name}` wrote has been put back, so it is not done",
@@ -105,6 +124,7 @@ def _read_value(values: Values, node: Node | None, name: str, *, done: bool) -> 
         raise UsageError(f"`{name}` has no result: its plan declares none")
     try:
         value = json.loads(text)
+        written = canonical_json(value).decode()
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"`--value` must be JSON: {error}", hint="A text stands in quotes: `'\"1.2.3\"'`"
@@ -114,4 +134,4 @@ def _read_value(values: Values, node: Node | None, name: str, *, done: bool) -> 
             f"`{name}` has a text as its result, so `--value` must be one",
             hint=f"In JSON a text stands in quotes: `--value '{json.dumps(text)}'`",
         )
-    return canonical_json(value).decode()
+    return written

@@ -48,13 +48,19 @@ def plan_of(*dependencies: tuple[int, ...]) -> Plan:
 )
 def test_what_follows_a_node_is_known_however_far(index: int, expected: set[int]) -> None:
     """Each once, the node itself apart; which of them a run has selected plays no part."""
-    assert find_followers(plan_of((), (0,), (0,), (1, 2), (3,), ()), index) == expected
+    assert followers(plan_of((), (0,), (0,), (1, 2), (3,), ()), index) == expected
 
 
 def test_what_follows_is_found_wherever_the_plan_file_has_it() -> None:
     """Before the node as well as behind it."""
     plan = plan_of((1,), (3,), (0,), ())
-    assert [find_followers(plan, index) for index in range(4)] == [{2}, {0, 2}, set(), {0, 1, 2}]
+    assert [followers(plan, index) for index in range(4)] == [{2}, {0, 2}, set(), {0, 1, 2}]
+
+
+def followers(plan: Plan, index: int) -> set[int]:
+    """Their indices."""
+    names = find_followers(plan, index).names
+    return {number for number, node in enumerate(plan.nodes) if node.name in names}
 
 
 def grown(root: Path) -> Plan:
@@ -74,14 +80,16 @@ def grown(root: Path) -> Plan:
 def test_instances_follow_what_their_template_follows(tmp_path: Path) -> None:
     """Whether it expands now or had before; and what follows the template follows it."""
     plan = grown(tmp_path)
-    assert find_followers(plan, 0) == {1, 2, 3, 4}
-    assert find_followers(plan, 1) == {2}
+    assert followers(plan, 0) == {1, 2, 3, 4}
+    assert followers(plan, 1) == {2}
+    assert "send[of another run]" in find_followers(plan, 0)
+    assert "send[a]" not in find_followers(plan, 1)
 
 
 @pytest.mark.parametrize("instance", [3, 4])
 def test_what_follows_an_instance_follows_its_template(tmp_path: Path, instance: int) -> None:
     """The template first, and all behind it; none of its siblings."""
-    assert find_followers(grown(tmp_path), instance) == {1, 2}
+    assert followers(grown(tmp_path), instance) == {1, 2}
 
 
 # Its content as an effect sees it.

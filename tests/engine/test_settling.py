@@ -16,7 +16,7 @@ from assay.engine.effects import EffectRow
 from assay.engine.intentions import Done, Evidence, Stop, judge
 from assay.engine.journal import Fact
 from assay.engine.settling import IsClosed, NoEffect, StillRuns, find_effect, settle_effect
-from assay.engine.states import ActionKey, AttemptEnd, AttemptId, EffectState, RunId
+from assay.engine.states import ActionKey, AttemptEnd, AttemptId, EffectState, RunId, RunStatus
 from assay.plans.model import Node, RelPath, Tier
 
 RUN, LATER = RunId("aaaaaaaa"), RunId("bbbbbbbb")
@@ -104,7 +104,7 @@ def test_a_run_that_asks_about_what_another_did_names_it_as_well(ground: Ground)
 
 def test_what_the_run_did_itself_is_meant_before_what_others_did(ground: Ground) -> None:
     """Though theirs is newer, and its own is closed."""
-    ground.store.effects.put(an_effect(RUN, 1, is_open=False))
+    ground.store.effects.put(an_effect(RUN, 1, state=EffectState.SUCCEEDED, is_open=False))
     ground.store.effects.put(an_effect(LATER, 2))
     with pytest.raises(IsClosed):
         find(ground)
@@ -134,9 +134,12 @@ def test_of_an_attempt_that_runs_nobody_can_say_anything(ground: Ground) -> None
 
 
 def test_what_nobody_asks_for_is_not_settled(ground: Ground) -> None:
-    """It would change nothing, and the operator is told why."""
+    """It would change nothing, and the operator is told why; unless its own run can still be gone
+    on with, which asks."""
     row = an_effect(RUN, 1, state=EffectState.UNKNOWN, is_open=False)
     ground.store.effects.put(row)
+    assert find(ground) == row
+    ground.store.runs.settle(RUN, 1, RunStatus.COMPLETED, {})
     with pytest.raises(IsClosed, match="no run asks for what `pub` did in run aaaaaaaa any more"):
         find(ground)
 
