@@ -420,3 +420,114 @@ def test_two_runs_take_back_once(counted: Counted, begin: Begin) -> None:
     text = counted.read("f").splitlines()
     assert text[0] == "0"
     assert set(text[1:]) == {"two"}
+
+
+def test_a_renamed_node_keeps_no_effect_open(counted: Counted) -> None:
+    """A run that completed has selected all that the plan still has of an earlier one: the next
+    run performs its effects again."""
+    pub = {"run": "echo sent >> shop", "tier": "irreversible"}
+    counted.plan({"lint": {"run": "true"}, "pub": pub, "last": {**LAST, "after": ["pub", "lint"]}})
+    assert counted.assay("run").code == 1
+    counted.write("ok", "")
+    counted.plan({"style": {"run": "true"}, "pub": pub, "last": {**LAST, "after": ["pub"]}})
+    assert counted.assay("run", "--json").outcomes["pub"] == "clean"
+    assert counted.read("shop") == "sent\n"
+    assert counted.assay("run", "--json").outcomes["pub"] == "built"
+    assert counted.read("shop") == "sent\nsent\n"
+
+
+def test_a_run_left_behind_by_a_new_start_can_be_gone_on_with(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C103: what the new one has done since counts for it as well; what nobody has done is asked,
+    and the answer is taken."""
+    counted.plan(
+        {
+            "pub": {"run": probes.argv("pub"), "tier": "irreversible"},
+            "last": {**LAST, "after": ["pub"]},
+        }
+    )
+    first = begin()
+    probe = probes.arrive("pub")
+    first.kill()
+    probe.die(9)
+    probe.gone()
+    left = first_run(counted)
+    anew = begin("--new")
+    probes.arrive("pub").exit(1)
+    assert anew.finish().code == 1
+    assert counted.assay("resume", left).code == 4
+    assert counted.assay("settle", left, "pub", "--not-done").code == 0
+    again = begin("--new")
+    probes.arrive("pub").exit(0)
+    assert again.finish().code == 1
+    counted.write("ok", "")
+    resumed = counted.assay("resume", left, "--json")
+    assert (resumed.code, resumed.outcomes) == (0, {"pub": "clean", "last": "built"})
+
+
+def test_what_the_node_has_become_has_no_effect(counted: Counted) -> None:
+    """C95: an effect of unknown outcome is asked about also where a group, or a sealed node, bears
+    the name of the node that had it."""
+    counted.plan({"charge": {"run": "echo paid >> shop; exit 1", "tier": "irreversible"}})
+    assert counted.assay("run").code == 1
+    for nodes in (
+        {"charge": {"after": ["charge-eu"]}, "charge-eu": {"run": "echo paid >> shop"}},
+        {"charge": {"run": "echo paid >> shop"}},
+    ):
+        counted.plan(nodes)
+        assert counted.assay("run").code == 4
+        assert counted.read("shop") == "paid\n"
+
+
+def test_a_template_asks_again_when_its_run_is_gone_on_with(counted: Counted) -> None:
+    """C103: to go on without an answer is to be asked again, not to be done."""
+    counted.write("list", "a b\n")
+    counted.plan(
+        {
+            "split": {
+                "run": "mkdir -p parts; for i in $(cat list); do echo $i > parts/$i; done",
+                "reads": ["list"],
+                "writes": ["parts/"],
+            },
+            "send": {
+                "foreach": "parts/*",
+                "run": "echo {{each.name}} >> shop; test {{each.name}} != b",
+                "reads": ["{{each}}"],
+                "tier": "irreversible",
+            },
+        }
+    )
+    assert counted.assay("run", "-j1").code == 1
+    first = first_run(counted)
+    counted.write("list", "a c\n")
+    assert counted.assay("run").code == 4
+    asked = counted.assay("resume", "last")
+    assert asked.code == 4
+    assert f"assay settle {first} 'send[parts/b]' --done" in asked.err
+    assert counted.read("shop") == "a\nb\n"
+    assert counted.assay("settle", first, "send[parts/b]", "--done").code == 0
+    assert counted.assay("resume", "last").code == 0
+    assert counted.read("shop") == "a\nb\nc\n"
+
+
+def test_an_answer_must_be_a_value_and_tells_what_is_missing(counted: Counted) -> None:
+    """What has no JSON form is refused in one line; a declared file that is not there is named."""
+    counted.plan(
+        {
+            "pub": {
+                "run": "exit 1",
+                "tier": "irreversible",
+                "result": "json",
+                "writes": ["receipt"],
+            }
+        }
+    )
+    assert counted.assay("run").code == 1
+    for value in ("NaN", '{"a": 1e400}', r'"\ud800"'):
+        refused = counted.assay("settle", "last", "pub", "--done", "--value", value)
+        assert refused.code == 2
+        assert refused.err.startswith("error: `--value` must be JSON: ")
+    done = counted.assay("settle", "last", "pub", "--done", "--value", "1")
+    assert done.code == 0
+    assert "`receipt`, which it declares to write, is not there" in done.err

@@ -436,3 +436,44 @@ def test_what_it_did_is_told(counted: Counted, probes: Probes, begin: Begin) -> 
     ]
     assert kinds.count("run-created") == kinds.count("run-resumed") == 1
     assert kinds.count("run-settled") == 2
+
+
+def test_a_run_asked_for_afresh_goes_on_afresh(counted: Counted) -> None:
+    """`--fresh` holds for what is still to come; what the run has done is not done again."""
+    counted.plan(
+        {
+            "a": {"run": "echo a > a", "writes": ["a"], "cache": True},
+            "b": {"run": "test -e ok && echo b > b", "writes": ["b"], "after": ["a"]},
+            "c": {"run": "echo c > c", "writes": ["c"], "after": ["b"]},
+        }
+    )
+    counted.write("ok", "")
+    assert counted.ran() == ["a", "b", "c"]
+    counted.path("ok").unlink()
+    assert counted.assay("run", "--fresh").code == 1
+    counted.write("ok", "")
+    ran, code, _, _ = go_on(counted, "--retry-failed")
+    assert (ran, code) == (["b", "c"], 0)
+
+
+def test_nodes_without_a_command_are_bound_to_nothing(counted: Counted) -> None:
+    """A run whose only nodes to come are groups and templates is not told that the machine has
+    changed."""
+    counted.write("list", "")
+    counted.plan(
+        {
+            "split": {
+                "run": "mkdir -p parts; for i in $(cat list); do echo $i > parts/$i; done; test $X",
+                "reads": ["list"],
+                "writes": ["parts/"],
+                "pass_env": ["X"],
+            },
+            "send": {"foreach": "parts/*", "run": "exit 1", "reads": ["{{each}}"]},
+            "all": {"after": ["send"]},
+        }
+    )
+    counted.write("list", "a")
+    assert counted.assay("run", env={"X": "1", "LANG": "C"}).code == 1
+    done = counted.assay("resume", "last", env={"X": "1", "LANG": "C"})
+    assert done.code == 1, done.err
+    assert "has changed" not in done.err
