@@ -29,7 +29,8 @@ class AttemptState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Claims:
     """What an attempt holds until it settles: its writes (and removes) exclusively, its
-    reads shared, and what `locks` names: `lock NAME`, `node NAME of PLAN`."""
+    reads shared, and what `locks` names: `lock NAME`, `node NAME of PLAN`, and, while it takes
+    back what that did, `effect ATTEMPT`."""
 
     writes: tuple[Entry, ...] = ()
     reads: tuple[Entry, ...] = ()

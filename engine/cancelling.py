@@ -49,6 +49,11 @@ def end_if_dead(store: Store, run: RunRow, clock: Clock) -> tuple[str, ...]:
     """Ends a run whose owner is gone, as every recovery does; sentences that tell of it."""
     if run.settled_at is not None or store.runs.is_alive(run.id):
         return ()
-    measurer = Measurer(store.root, store.stats, clock.now_ns)
-    found = recovery.recover(store, measurer, Blobs(store.cas, store.tmp), clock)
+    found = recover_all(store, clock)
     return found.told + recovery.describe_awaited(found)
+
+
+def recover_all(store: Store, clock: Clock) -> recovery.Recovered:
+    """Deals with every run whose owner is gone, as far as that can be done now."""
+    measurer = Measurer(store.root, store.stats, clock.now_ns)
+    return recovery.recover(store, measurer, Blobs(store.cas, store.tmp), clock)

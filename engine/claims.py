@@ -7,12 +7,16 @@ its locks; the store keeps the claims with the attempt.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from assay.engine.attempts import Claims
+from assay.engine.attempts import AttemptRow, Claims
+from assay.engine.effects import EffectRow
 from assay.engine.keys import is_cacheable
 from assay.engine.states import AttemptId
 from assay.plans.entries import overlap
 from assay.plans.model import Entry, EntryKind, Node, Tier
+
+_EFFECT: Final = "effect "
 
 
 def claims_of(node: Node, plan_file: str) -> Claims:
@@ -26,8 +30,32 @@ def claims_of(node: Node, plan_file: str) -> Claims:
     return Claims(writes=_present(node.writes) + removes, reads=node.reads, locks=locks)
 
 
+def claims_of_undoing(
+    undone: Iterable[tuple[EffectRow, AttemptRow | None]], plan_file: str
+) -> Claims:
+    """What holds while these effects are taken back: all that their attempts could write; their
+    nodes, so that no other run performs one meanwhile; and the effects themselves, by which
+    `find_undone` tells who takes back what."""
+    rows = list(undone)
+    return Claims(
+        writes=tuple(
+            e for _, attempt in rows if attempt is not None for e in attempt.claims.writes
+        ),
+        locks=(
+            *(lock_of_node(effect.node, plan_file) for effect, _ in rows),
+            *(f"{_EFFECT}{effect.attempt}" for effect, _ in rows),
+        ),
+    )
+
+
+def find_undone(claims: Claims) -> tuple[AttemptId, ...]:
+    """The attempts whose effects are taken back by whoever holds these claims."""
+    found = (name.removeprefix(_EFFECT) for name in claims.locks if name.startswith(_EFFECT))
+    return tuple(map(AttemptId, found))
+
+
 def lock_of_node(name: str, plan_file: str) -> str:
-    """What an attempt of the node holds, so that no other run is at it."""
+    """What stands for the node itself among the locks of a claim."""
     return f"node {name} of {plan_file}"
 
 

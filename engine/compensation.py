@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -20,6 +21,7 @@ from assay.engine.effects import EffectRow
 from assay.engine.environment import AMBIENT, CallerEnvironment
 from assay.engine.filesystem import FilesystemError
 from assay.engine.measuring import Measurer
+from assay.engine.orphans import Trace, find_all_survivors
 from assay.engine.preimages import DamagedPreimage, RolledBack
 from assay.engine.process import CannotStart, Processes, Spawn
 from assay.engine.states import AttemptEnd, AttemptId, EffectState
@@ -79,6 +81,24 @@ def describe_undo(
             "grace": node.grace_seconds,
         }
     )
+
+
+def trace_of_undo(store: Store, attempt: AttemptId) -> Trace:
+    """By which the processes of the attempt's undo are found, whoever started it: the lease
+    holds the pid of its main process."""
+    itself = AttemptId(f"{attempt}{UNDO_SUFFIX}")
+    lease = f"{store.tmp}/{itself}.lease"
+    session: int | None = None
+    with suppress(OSError, ValueError), open(lease, encoding="ascii") as file:
+        session = int(file.read())
+    return Trace(itself, lease, session)
+
+
+def is_undo_alive(store: Store, attempt: AttemptId) -> bool:
+    """Whether anything of the attempt's undo lives."""
+    trace = trace_of_undo(store, attempt)
+    # A lease that is held by what cannot be seen from here lives as well.
+    return bool(find_all_survivors([trace])) or lock_files.is_held(trace.lease)
 
 
 def compensate(
@@ -159,7 +179,8 @@ def _run_undo(
             return f"needs the secret `{source}`, which is not set in the environment"
         secrets[name] = value
     itself = AttemptId(f"{row.attempt}{UNDO_SUFFIX}")
-    if lock_files.is_held(f"{store.tmp}/{itself}.lease"):
+    lease = f"{store.tmp}/{itself}.lease"
+    if is_undo_alive(store, row.attempt):
         return "still runs, though the assay that started it is gone"
     folder = temporary.plan_temp(itself, caller.variables)
     temporary.make(folder)
@@ -177,13 +198,18 @@ def _run_undo(
         cwd=store.root if spec["workdir"] == "." else f"{store.root}/{spec['workdir']}",
         env=env,
         log=f"{store.logs}/{row.attempt}.log",
-        lease=f"{store.tmp}/{itself}.lease",
+        lease=lease,
         masks=tuple(secret.encode("utf-8", "surrogateescape") for secret in secrets.values()),
     )
+
+    def started(pid: int) -> None:
+        with open(lease, "w", encoding="ascii") as file:
+            file.write(str(pid))
+
     is_late = threading.Event()
     timers = _limit(spec, processes, itself, is_late)
     try:
-        ended = processes.execute(spawn, lambda pid: None)
+        ended = processes.execute(spawn, started)
     except CannotStart as error:
         return f"could not be started: {error}"
     finally:

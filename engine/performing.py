@@ -46,7 +46,7 @@ from assay.engine.states import (
     Outcome,
     RunStatus,
 )
-from assay.engine.undo_order import claims_of_undoing, find_objection, find_undoes
+from assay.engine.undo_order import find_claims, find_objection, find_undoes
 from assay.plans.model import RelPath
 
 UNRECORDED = "was not started: where the store cannot be written its effect would not be recorded"
@@ -113,7 +113,7 @@ class Performing:
             outcome, detail = objection
             self._settlement.settle(index, outcome, detail=detail, key=gathered.key)
             return
-        claims = claims_of_undoing(self._run, index, undoes)
+        claims = find_claims(self._run, index, undoes)
         if self._restoring.waits_for_running(index, claims):
             return
         self._restoring.queue_roll_back(

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from assay.engine import lock_files, preimages
-from assay.engine.attempts import Claims, row_of_restore
+from assay.engine.attempts import row_of_restore
 from assay.engine.blobs import Blobs
-from assay.engine.claims import find_conflict
+from assay.engine.claims import claims_of_undoing, find_conflict
 from assay.engine.clock import Clock
 from assay.engine.comparing import claims_of_effect
 from assay.engine.compensation import Compensated, compensate
@@ -230,13 +230,13 @@ class _Rewind:
     def _begin(
         self, to: NodeName, undoes: list[EffectRow], left: list[EffectRow], by: str
     ) -> AttemptId:
-        """Owns the run, claims the paths, and records what is about to be taken back."""
+        """Owns the run, claims what it takes back, and records that it is about to."""
         store, run = self._store, self._run
         _, history = read_history(store, run)
         attempt = AttemptId(f"{run.id}-{history.ordinal + 1}")
-        rows = [store.attempts.get(row.attempt) for row in undoes]
-        writes = tuple(entry for row in rows if row is not None for entry in row.claims.writes)
-        claims = Claims(writes=writes)
+        claims = claims_of_undoing(
+            ((row, store.attempts.get(row.attempt)) for row in undoes), run.plan_file
+        )
         with store.transaction():
             for each in store.runs.unsettled():
                 is_same = (each.plan_file, each.plan_name) == (run.plan_file, run.plan_name)

@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from assay.engine.blobs import Blobs, Moved, StorageFull
+from assay.engine.claims import find_undone
 from assay.engine.clock import Clock
+from assay.engine.compensation import is_undo_alive
 from assay.engine.effects import EffectRow, find_speaker
-from assay.engine.intentions import identity_of
+from assay.engine.intentions import identity_of, may_be_done
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
 from assay.engine.outputs import states_before
@@ -31,10 +33,10 @@ class NoEffect(Exception):
 
 
 class StillRuns(Exception):
-    """Its attempt has not ended: nobody can say yet how."""
+    """Its attempt, or what takes it back, has not ended: nobody can say yet how it will stand."""
 
-    def __init__(self, row: EffectRow) -> None:
-        super().__init__(f"`{row.node}` of run {row.run} still runs (attempt {row.attempt})")
+    def __init__(self, row: EffectRow, what: str) -> None:
+        super().__init__(f"`{row.node}` of run {row.run} {what}")
         self.row = row
 
 
@@ -62,15 +64,30 @@ def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
         raise NoEffect(run.id, name, tuple(dict.fromkeys(row.node for row in rows)))
     found = find_speaker(mine[::-1])
     assert found is not None
-    attempt = store.attempts.get(found.attempt)
-    if attempt is not None and attempt.end is None:
-        raise StillRuns(found)
+    _refuse_moving(store, found)
+    if is_undo_alive(store, found.attempt):
+        raise StillRuns(found, "is being taken back: its `undo` still runs")
     # Whoever goes on with the run itself asks about it still.
     is_asked = found.run == run.id and run.status is not RunStatus.COMPLETED
     stands = found.state is EffectState.SUCCEEDED or found.state in NOTHING_LEFT
     if not found.is_open and (stands or not is_asked):
         raise IsClosed(found)
     return found
+
+
+def _refuse_moving(store: Store, row: EffectRow) -> None:
+    """Raises StillRuns while its attempt, or whoever takes it back, is on record as running."""
+    attempt = store.attempts.get(row.attempt)
+    if attempt is not None and attempt.end is None:
+        raise StillRuns(row, f"still runs (attempt {row.attempt})")
+    for other in store.attempts.running():
+        if row.attempt in find_undone(other.claims):
+            owner = store.runs.get(other.run).owner
+            who = f"pid {owner.pid}" if store.runs.is_alive(other.run) else "its assay is gone"
+            raise StillRuns(row, f"is being taken back by run {other.run} ({who})")
+    now = store.effects.get(row.attempt)
+    if now is not None and now.state is not row.state and not may_be_done(now):
+        raise StillRuns(row, "has been taken back just now: look again")
 
 
 def settle_effect(
@@ -85,7 +102,7 @@ def settle_effect(
 ) -> None:
     """Records that the effect is done, with `value` (canonical JSON) as the node's result, or
     that it is not. `node` is as its run had it, None when that is not kept: what it has written
-    is then not known."""
+    is then not known. Raises StillRuns."""
     outputs: tuple[tuple[RelPath, State], ...] = ()
     if done and row.state is EffectState.SUCCEEDED and row.is_sound:
         # What it left is on record; what stands there by now may be somebody's edit.
@@ -93,6 +110,8 @@ def settle_effect(
     elif done and node is not None:
         outputs = _measure(store, node, clock)
     with store.transaction():
+        # Somebody may have begun to take it back since it was found.
+        _refuse_moving(store, row)
         position = store.journal.append(
             f"operator:{os.urandom(8).hex()}",
             1,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from assay.engine.attempts import Claims
-from assay.engine.claims import claims_of, find_conflict, lock_of_node
+from assay.engine.claims import claims_of, claims_of_undoing, find_conflict, lock_of_node
 from assay.engine.comparing import claims_of_effect, find_followers
 from assay.engine.effects import EffectRow
 from assay.engine.intentions import UNDOABLE, identity_of
@@ -81,17 +81,18 @@ def find_objection(
     return None
 
 
-def claims_of_undoing(run: RunState, index: int, undoes: tuple[EffectRow, ...]) -> Claims:
+def find_claims(run: RunState, index: int, undoes: tuple[EffectRow, ...]) -> Claims:
     """What is held meanwhile: all that was written, and every node whose effects may be among
     it, so that none of them is under way in another run."""
-    plan = run.plan
+    plan, store = run.plan, run.store
     own = claims_of(plan.nodes[index], plan.file)
+    theirs = claims_of_undoing(
+        ((each, store.attempts.get(each.attempt)) for each in undoes), plan.file
+    )
     followers = find_followers(plan, index)
-    names = {node.name for node in plan.nodes if node.name in followers}
-    names |= {each.node for each in undoes}
-    locks = dict.fromkeys((*own.locks, *(lock_of_node(n, plan.file) for n in sorted(names))))
-    writes = [entry for each in undoes for entry in claims_of_effect(run.store, each).writes]
-    return Claims((*own.writes, *writes), own.reads, tuple(locks))
+    names = sorted(node.name for node in plan.nodes if node.name in followers)
+    locks = (*own.locks, *theirs.locks, *(lock_of_node(name, plan.file) for name in names))
+    return Claims(own.writes + theirs.writes, own.reads, tuple(dict.fromkeys(locks)))
 
 
 def _settled_names(run: RunState) -> Iterator[str]:

@@ -11,7 +11,7 @@ from assay.cli.errors import ExitCode, UsageError
 from assay.cli.history import reading_store, writing_store
 from assay.cli.options import Values
 from assay.cli.render.text import one_line
-from assay.engine.cancelling import end_if_dead
+from assay.engine.cancelling import recover_all
 from assay.engine.clock import SystemClock
 from assay.engine.effects import EffectRow
 from assay.engine.intentions import may_be_done
@@ -39,7 +39,8 @@ def perform(call: Call) -> int:
         run, root = asked.runs.find(values.words[0]), asked.root
     clock = SystemClock()
     with writing_store(root) as store:
-        for text in end_if_dead(store, run, clock):
+        # Whichever run died: what it was taking back may be the work of this one.
+        for text in recover_all(store, clock).told:
             call.err.write(f"{one_line(text)}\n")
         effect = find_effect(store, run, name)
         run = store.runs.get(effect.run)

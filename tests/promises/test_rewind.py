@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
+import pytest
 from counted import Counted
 from probe import Probes
 from running import Begin
@@ -149,3 +150,54 @@ def test_a_run_that_a_later_one_built_on_is_not_rewound(counted: Counted) -> Non
     assert done.code == 2
     assert "has done `c` again since: rewind that first" in done.err
     assert counted.read("log") == "0\na\nb\nc\na\nb\nc\n"
+
+
+def plan_undo(counted: Counted, probes: Probes) -> None:
+    """`a`, then `b`, whose undo is a probe and which writes nothing that assay knows of; the
+    first run of it fails in `c`."""
+    counted.plan(
+        {
+            "a": {"run": "cat in > oa", "reads": ["in"], "writes": ["oa"]},
+            "b": {
+                "run": "cat in >> made",
+                "reads": ["in"],
+                "after": ["a"],
+                "tier": "compensable",
+                "undo": probes.argv("undo"),
+            },
+            "c": {"run": "test -e ok", "after": ["b"], "cache": False},
+        }
+    )
+    counted.write("in", "1\n")
+    assert counted.assay("run").code == 1
+    counted.write("ok", "")
+
+
+@pytest.mark.parametrize("how", ["rewind", "killed rewind", "roll-back", "killed roll-back"])
+def test_what_is_being_taken_back_is_not_settled(
+    counted: Counted, probes: Probes, begin: Begin, how: str
+) -> None:
+    """While an undo lives, whoever started it, an operator is told to wait: it would take back
+    what a later run does. Afterwards it is done again."""
+    plan_undo(counted, probes)
+    first = json.loads(counted.assay("runs", "--json").out)[0]["run"]
+    if "roll-back" in how:
+        counted.write("in", "2\n")
+        taker = begin().process
+    else:
+        taker = counted.start("rewind", first, "--to", "a")
+    undo = probes.arrive("undo")
+    if "killed" in how:
+        taker.kill()
+        taker.wait()
+    refused = counted.assay("settle", first, "b", "--not-done")
+    assert refused.code == 2, refused.err
+    assert f"error: `b` of run {first} is being taken back" in refused.err
+    undo.exit(0)
+    undo.gone()
+    taker.communicate()
+    if "killed" in how:
+        settled = counted.assay("settle", first, "b", "--not-done")
+        assert settled.code == 0, settled.err
+    assert counted.assay("run").code == 0
+    assert probes.arrivals == ["undo"]
