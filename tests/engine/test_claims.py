@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from store_rows import an_attempt, an_effect
 
 from assay.engine.attempts import Claims
-from assay.engine.claims import claims_of, closes_cycle, find_conflict
+from assay.engine.claims import (
+    claims_of,
+    claims_of_undoing,
+    closes_cycle,
+    find_conflict,
+    find_undone,
+)
 from assay.engine.states import AttemptId
 from assay.plans.entries import parse_entry
-from assay.plans.model import Argv, Node, NodeName, Origin, RelPath
+from assay.plans.model import Argv, Node, NodeName, Origin, RelPath, Tier
 
 
 def claims(writes: str = "", reads: str = "", locks: str = "") -> Claims:
@@ -56,6 +65,22 @@ def test_one_node_is_not_executed_by_two_runs_at_once() -> None:
     assert find_conflict(claims_of(check, "p"), claims_of(check, "q")) is None
     every_time = Node(NodeName("t"), Origin("p"), command=Argv(("date",)))
     assert find_conflict(claims_of(every_time, "p"), claims_of(every_time, "p")) is None
+
+
+def test_taking_back_holds_what_was_done() -> None:
+    """The paths of the attempt, its node, also where nothing is kept of the attempt any more, and
+    the effect, by which whoever asks finds out."""
+    effect = an_effect("aaaaaaaa", 1, node="pub")
+    attempt = dataclasses.replace(an_attempt("aaaaaaaa", 1, node="pub"), claims=claims("o", "i"))
+    held = claims_of_undoing([(effect, attempt)], "p")
+    assert find_undone(held) == ("aaaaaaaa-1",)
+    assert find_undone(claims("o", locks="effect")) == ()
+    pub = Node(NodeName("pub"), Origin("p"), command=Argv(("x",)), tier=Tier.COMPENSABLE)
+    assert find_conflict(claims_of(pub, "p"), held) == "node pub of p"
+    assert find_conflict(claims_of(pub, "p"), claims_of_undoing([(effect, None)], "p"))
+    assert find_conflict(claims_of(pub, "q"), held) is None
+    assert find_conflict(claims(reads="o"), held) == "o"
+    assert find_conflict(claims("i"), held) is None
 
 
 def test_a_wait_that_closes_a_cycle_is_seen() -> None:

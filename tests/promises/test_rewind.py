@@ -201,3 +201,23 @@ def test_what_is_being_taken_back_is_not_settled(
         assert settled.code == 0, settled.err
     assert counted.assay("run").code == 0
     assert probes.arrivals == ["undo"]
+
+
+def test_a_run_waits_for_a_rewind(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """A node that is being taken back is not performed meanwhile, although it writes nothing:
+    the run says for whom it waits, and performs it afterwards."""
+    plan_undo(counted, probes)
+    first = json.loads(counted.assay("runs", "--json").out)[0]["run"]
+    rewind = counted.start("rewind", first, "--to", "a")
+    undo = probes.arrive("undo")
+    run = begin()
+    told = run.told("waiting-for-run", "b")
+    assert (told["for_run"], told["pid"]) == (first, rewind.pid)
+    assert told["what"] == "node b of plan.toml"
+    undo.exit(0)
+    assert rewind.wait() == 0
+    rewind.communicate()
+    done = run.finish()
+    assert (done.code, done.outcomes["b"]) == (0, "built")
+    assert probes.arrivals == ["undo"]
+    assert counted.read("made") == "1\n" * 2
