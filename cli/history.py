@@ -6,7 +6,7 @@ Does not know how answers are shown. Reads only; nothing here makes a `.assay/`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -46,10 +46,11 @@ def reading_store() -> Iterator[Store]:
 
 
 @contextmanager
-def writing_store(root: str) -> Iterator[Store]:
+def writing_store(root: str, on_wait: Callable[[], None] | None = None) -> Iterator[Store]:
     """The store of that workspace, for a command whose answer is worth nothing unless it is on
-    record. Raises HostError where nothing can be written."""
-    store = Store.open_for_run(root, now=time.time)
+    record; `on_wait` is called while others keep it waiting, and may raise. Raises HostError
+    where nothing can be written."""
+    store = Store.open_for_run(root, now=time.time, on_wait=on_wait)
     try:
         if not store.recorded:
             raise HostError(

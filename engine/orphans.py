@@ -75,6 +75,14 @@ def read_stat(pid: int) -> Stat | None:
     )
 
 
+def age_seconds(pid: int) -> float:
+    """Since the process started, whatever clocks were set to; 0 when there is none."""
+    stat = read_stat(pid)
+    if stat is None:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start / os.sysconf("SC_CLK_TCK")
+
+
 def attempt_of(pid: int) -> AttemptId | None:
     """The `ASSAY_ATTEMPT` a process was executed with; None also when it may not be read."""
     data = _read(f"/proc/{pid}/environ")

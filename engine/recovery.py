@@ -1,7 +1,7 @@
 """What to do about runs whose assay died: end what their sealed attempts left running, settle
 those as lost, put back the inputs they may have half rewritten; wait until the processes of
-all others are gone, take back what compensable ones did, and leave what irreversible ones did
-unknown; then mark the runs interrupted.
+all others, and those of undos, are gone, take back what compensable ones did, and leave what
+irreversible ones did unknown; then mark the runs interrupted.
 
 Every step may be repeated: a recovery that is killed half-way is done again by the next
 run. Runs with a living owner, a stopped one included, are never touched. Nothing here waits:
@@ -18,8 +18,15 @@ from functools import cached_property
 from assay.engine import lock_files, orphans, preimages, temporary
 from assay.engine.attempts import AttemptRow
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs
+from assay.engine.claims import find_undone
 from assay.engine.clock import Clock
-from assay.engine.compensation import UNDO_SUFFIX, Compensated, roll_back_files
+from assay.engine.columns import from_json
+from assay.engine.compensation import (
+    UNDO_SUFFIX,
+    Compensated,
+    roll_back_files,
+    trace_of_undo,
+)
 from assay.engine.effects import EffectRow
 from assay.engine.filesystem import FilesystemError
 from assay.engine.identity import this_owner
@@ -47,12 +54,19 @@ from assay.plans.stored import DamagedPlan, plan_from_bytes
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """An attempt of a dead run whose processes are to end by themselves."""
+    """An attempt of a dead run whose processes are to end by themselves. `what` names what of it
+    still runs, as a clause."""
 
     run: RunId
     attempt: AttemptId
-    node: NodeName
+    what: str
     pids: tuple[int, ...]
+    undone: tuple[AttemptId, ...] = ()
+    """The attempts whose effects it takes back."""
+
+    def concerns(self, run: RunId) -> bool:
+        """Whether it is an attempt of the run, or takes back what the run did."""
+        return run == self.run or any(run == each.rpartition("-")[0] for each in self.undone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +99,7 @@ def recover(store: Store, measurer: Measurer, blobs: Blobs, clock: Clock) -> Rec
 def describe_awaited(found: Recovered) -> tuple[str, ...]:
     """Sentences on what is left to end by itself."""
     return tuple(
-        f"`{each.node}` of run {each.run} still runs (pid {', '.join(map(str, each.pids)) or '?'})"
+        f"{each.what} still runs (pid {', '.join(map(str, each.pids)) or '?'})"
         f" although its assay is gone: waiting until it ends (`assay cancel {each.run}` ends it)"
         for each in found.awaited
     )
@@ -105,6 +119,21 @@ class _Lost:
     effect: EffectRow | None = None
     """As it is to be recorded."""
     compensated: Compensated | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is found, awaited and ended by itself: the command of an attempt, or an undo."""
+
+    what: str
+    trace: Trace
+    timeout_seconds: float | None
+    grace_seconds: float
+    is_cancellable: bool = True
+    began_at: float | None = None
+    """None: as its oldest process tells."""
+    only: int | None = None
+    """The one process that counts: what it leaves behind may live for ever."""
 
 
 class _Recovery:
@@ -131,17 +160,23 @@ class _Recovery:
         every = store.attempts.of_run(self._dead.id)
         attempts = [row for row in every if row.end is None]
         effects = {row.attempt: row for row in store.effects.of_run(self._dead.id)}
-        sealed = [row for row in attempts if row.id not in effects]
-        lost = self._end_sealed(sealed)
         # Their processes are not ended, unless the run was cancelled: what they do to the world
         # would be cut in half.
-        others = [row for row in attempts if row.id in effects]
-        if others:
-            self._end_overdue(others)
-        waits = self._find_awaited(others)
+        parts = {
+            row.id: self._parts_of(row)
+            for row in attempts
+            if row.id in effects or find_undone(row.claims)
+        }
+        lost = self._end_sealed([row for row in attempts if row.id not in parts])
+        if parts:
+            self._end_overdue([part for own in parts.values() for part in own])
+        waits = self._find_awaited(attempts, parts)
         for row in attempts:
-            if row.id in effects and row.id not in waits:
-                lost.append(self._decide_effect(row, effects[row.id]))
+            if row.id in parts and row.id not in waits:
+                effect = effects.get(row.id)
+                lost.append(_Lost(row) if effect is None else self._decide_effect(row, effect))
+                for undone in (row.id, *find_undone(row.claims)):
+                    self._remove_undo(undone)
         self.awaited.extend(waits.values())
         is_over = not waits
         if lost or is_over:
@@ -181,28 +216,55 @@ class _Recovery:
                 )
         return found
 
-    def _end_overdue(self, rows: list[AttemptRow]) -> None:
-        """Ends what its own assay would have ended by now: attempts past their timeout, and, once
-        the run is cancelled, those that a cancel does not wait for; with their undos."""
+    def _end_overdue(self, parts: list[_Part]) -> None:
+        """Ends what its own assay would have ended by now: commands past their timeout, and, once
+        the run is cancelled, those that a cancel does not wait for; their undos alike."""
         is_cancelled = self._store.runs.cancel_of(self._dead.id) is not None
-        for row in rows:
-            node = self._nodes.get(row.node)
-            limit = None if node is None else node.timeout_seconds
-            is_late = (
-                limit is not None
-                and node is not None
-                and (self._clock.now() > row.began_at + limit + node.grace_seconds)
-            )
-            if is_late or (is_cancelled and (node is None or node.cancellable)):
-                undo = AttemptId(f"{row.id}{UNDO_SUFFIX}")
-                trace = _trace_of(self._store, row)
-                end_survivors(trace.attempt, trace.lease, trace.session)
-                end_survivors(undo, os.path.join(self._store.tmp, f"{undo}.lease"))
+        living = find_all_survivors([part.trace for part in parts])
+        for part in parts:
+            pids = living.get(part.trace.attempt, ())
+            limit = part.timeout_seconds
+            is_late = limit is not None and self._age(part, pids) > limit + part.grace_seconds
+            if pids and (is_late or (is_cancelled and part.is_cancellable)):
+                end_survivors(part.trace.attempt, part.trace.lease, part.trace.session)
 
-    def _is_kept(self, row: AttemptRow) -> bool:
-        """Whether only the main process counts: what it leaves behind may live for ever."""
+    def _age(self, part: _Part, pids: tuple[int, ...]) -> float:
+        """Seconds since it began, 0 for what has ended."""
+        if part.began_at is not None:
+            return self._clock.now() - part.began_at
+        return max(map(orphans.age_seconds, pids), default=0.0)
+
+    def _parts_of(self, row: AttemptRow) -> tuple[_Part, ...]:
+        """What of an attempt with an effect may live on: its command and its undo; of one that
+        takes back the effects of others, their undos."""
+        undone = find_undone(row.claims)
+        if undone:
+            return tuple(self._undo_of(attempt) for attempt in undone)
         node = self._nodes.get(row.node)
-        return node is not None and node.background is Background.KEEP and row.pid is not None
+        is_kept = node is not None and node.background is Background.KEEP
+        command = _Part(
+            f"`{row.node}` of run {row.run}",
+            _trace_of(self._store, row),
+            timeout_seconds=None if node is None else node.timeout_seconds,
+            grace_seconds=0.0 if node is None else node.grace_seconds,
+            is_cancellable=node is None or node.cancellable,
+            began_at=row.began_at,
+            only=row.pid if is_kept else None,
+        )
+        return command, self._undo_of(row.id)
+
+    def _undo_of(self, attempt: AttemptId) -> _Part:
+        effect = self._store.effects.get(attempt)
+        what, spec = f"the `undo` of attempt {attempt}", None
+        if effect is not None:
+            what = f"the `undo` of `{effect.node}` of run {effect.run}"
+            spec = None if effect.undo is None else from_json(effect.undo)
+        return _Part(
+            what,
+            trace_of_undo(self._store, attempt),
+            timeout_seconds=None if spec is None else spec["timeout"],
+            grace_seconds=0.0 if spec is None else spec["grace"],
+        )
 
     @cached_property
     def _nodes(self) -> dict[NodeName, Node]:
@@ -216,25 +278,42 @@ class _Recovery:
             return {}
         return {node.name: node for node in plan.nodes}
 
-    def _find_awaited(self, rows: list[AttemptRow]) -> dict[AttemptId, Awaited]:
-        """The attempts, of these, whose processes or whose undo live on."""
-        traces: list[Trace] = []
-        for row in rows:
-            undo = AttemptId(f"{row.id}{UNDO_SUFFIX}")
-            traces.append(_trace_of(self._store, row))
-            traces.append(Trace(undo, os.path.join(self._store.tmp, f"{undo}.lease")))
-        living = find_all_survivors(traces) if traces else {}
+    def _find_awaited(
+        self, rows: list[AttemptRow], parts: dict[AttemptId, tuple[_Part, ...]]
+    ) -> dict[AttemptId, Awaited]:
+        """The attempts, of these, any of whose parts lives on."""
+        every = [part.trace for own in parts.values() for part in own]
+        living = find_all_survivors(every) if every else {}
         mine = orphans.ancestors(os.getpid())
         found: dict[AttemptId, Awaited] = {}
-        for number, row in enumerate(rows):
-            own = traces[2 * number : 2 * number + 2]
-            pids = {pid for each in own for pid in living.get(each.attempt, ())} - mine
-            if self._is_kept(row):
-                pids &= {row.pid}
-            # A lease that is held by what cannot be seen from here lives as well.
-            if pids or any(lock_files.is_held(each.lease) for each in own):
-                found[row.id] = Awaited(row.run, row.id, row.node, tuple(sorted(pids)))
+        for row in rows:
+            whats: list[str] = []
+            pids: set[int] = set()
+            for part in parts.get(row.id, ()):
+                there = set(living.get(part.trace.attempt, ())) - mine
+                if part.only is not None:
+                    there &= {part.only}
+                # A lease that is held by what cannot be seen from here lives as well.
+                if there or lock_files.is_held(part.trace.lease):
+                    whats.append(part.what)
+                    pids |= there
+            if whats:
+                found[row.id] = Awaited(
+                    row.run,
+                    row.id,
+                    " and ".join(whats),
+                    tuple(sorted(pids)),
+                    find_undone(row.claims),
+                )
         return found
+
+    def _remove_undo(self, attempt: AttemptId) -> None:
+        """The lease and the private folder of an undo of which nothing lives any more."""
+        with suppress(FileNotFoundError):
+            os.unlink(trace_of_undo(self._store, attempt).lease)
+        row = self._store.attempts.get(attempt)
+        if row is not None and row.temp:
+            temporary.remove(row.temp + UNDO_SUFFIX)
 
     def _decide_effect(self, row: AttemptRow, effect: EffectRow) -> _Lost:
         lost = _Lost(row)
@@ -346,7 +425,6 @@ def _remove_empty(store: Store, row: AttemptRow) -> None:
     the next ones of their run."""
     if row.temp:
         temporary.remove(row.temp)
-        temporary.remove(row.temp + UNDO_SUFFIX)
     with suppress(FileNotFoundError):
         os.unlink(_lease_of(store, row))
     with suppress(FileNotFoundError):

@@ -182,8 +182,8 @@ def wait_for_dead(
     tell: Callable[[str], None],
     pause: Callable[[float], None],
 ) -> None:
-    """Deals with dead owners, until what the last one of `run` left to end by itself has ended.
-    `pause` sleeps for seconds and may raise."""
+    """Deals with dead owners, until what the last one of `run`, or any that was taking back what
+    `run` did, left to end by itself has ended. `pause` sleeps for seconds and may raise."""
     told: set[str] = set()
     seconds = _FIRST_PAUSE_SECONDS
     while True:
@@ -197,7 +197,7 @@ def wait_for_dead(
             if text not in told:
                 told.add(text)
                 tell(text)
-        if all(each.run != run for each in found.awaited):
+        if not any(each.concerns(run) for each in found.awaited):
             return
         pause(seconds)
         seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)

@@ -8,7 +8,9 @@ completed by the next one, or by the run that goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 from typing import Final, cast
 
 from assay.engine import lock_files, preimages
@@ -17,7 +19,7 @@ from assay.engine.blobs import Blobs
 from assay.engine.claims import claims_of_undoing, find_conflict
 from assay.engine.clock import Clock
 from assay.engine.comparing import claims_of_effect
-from assay.engine.compensation import Compensated, compensate
+from assay.engine.compensation import UNDO_SUFFIX, Compensated, compensate
 from assay.engine.effects import EffectRow, settled
 from assay.engine.environment import CallerEnvironment
 from assay.engine.identity import this_owner
@@ -28,6 +30,7 @@ from assay.engine.preimages import DamagedPreimage
 from assay.engine.process import Processes
 from assay.engine.resumption import OwnerLives, read_history
 from assay.engine.rolling_back import describe_fact
+from assay.engine.run_request import Cancellation
 from assay.engine.runs import RunRow
 from assay.engine.states import (
     ActionKey,
@@ -38,8 +41,12 @@ from assay.engine.states import (
     RunStatus,
 )
 from assay.engine.store import Store
+from assay.engine.workers import Crashed, Workers
 from assay.plans.canonical import JsonValue
 from assay.plans.model import NodeName, Tier
+
+_LOOK_AGAIN_SECONDS: Final = 0.1
+"""A signal that comes just before a wait begins does not end that."""
 
 _THERE: Final = frozenset({EffectState.SUCCEEDED, EffectState.UNKNOWN, EffectState.INTENDED})
 
@@ -63,6 +70,8 @@ class Rewound:
     """Why it was not taken back to the end."""
     elsewhere: tuple[tuple[str, str], ...] = ()
     """Nodes after it whose work was taken over from other runs, and how: that stands."""
+    standing: tuple[EffectRow, ...] = ()
+    """What was to be taken back and was not begun, since it was asked to stop: that stands."""
 
 
 def rewind(
@@ -75,9 +84,12 @@ def rewind(
     by: str,
     clock: Clock,
     tell: Callable[[EffectRow, Compensated], None],
+    cancellation: Cancellation,
+    tell_stopping: Callable[[EffectRow], None],
 ) -> Rewound:
     """Takes back, the newest first, what compensable nodes of the run did after `to` had
-    settled. Raises CannotRewind and OwnerLives."""
+    settled. Asked to stop it tells what it is about to complete, and begins nothing more; asked
+    again it ends that undo at once. Raises CannotRewind and OwnerLives."""
     later = _find_later(store, run, to)
     left = [row for row in later if row.tier is Tier.IRREVERSIBLE and row.state in _THERE]
     if left and not leave_effects:
@@ -95,7 +107,8 @@ def rewind(
     except lock_files.HeldElsewhere:
         raise OwnerLives(store.runs.get(run.id)) from None
     try:
-        done = _Rewind(store, run, caller, clock, tell).carry_out(to, undoes, left, by)
+        rewind = _Rewind(store, run, caller, clock, tell, cancellation, tell_stopping)
+        done = rewind.carry_out(to, undoes, left, by)
         return replace(done, elsewhere=tuple(_find_taken_over(store, run)))
     finally:
         lease.release(remove=True)
@@ -188,12 +201,19 @@ class _Rewind:
         caller: CallerEnvironment,
         clock: Clock,
         tell: Callable[[EffectRow, Compensated], None],
+        cancellation: Cancellation,
+        tell_stopping: Callable[[EffectRow], None],
     ) -> None:
         self._store = store
         self._run = run
         self._caller = caller
         self._clock = clock
         self._tell = tell
+        self._cancellation = cancellation
+        self._tell_stopping = tell_stopping
+        self._inbox: SimpleQueue[object] = SimpleQueue()
+        self._workers = Workers(1, self._inbox)
+        self._processes = Processes()
         self._fence = 0
         self._number = 0
 
@@ -203,19 +223,16 @@ class _Rewind:
         attempt = self._begin(to, undoes, left, by)
         done: list[tuple[EffectRow, Compensated]] = []
         problem: str | None = None
-        processes = Processes()
+        standing: list[EffectRow] = []
+        self._cancellation.wake = lambda: self._inbox.put(None)
         try:
-            for row in undoes:
+            for number, row in enumerate(undoes):
+                if self._cancellation.causes:
+                    standing = undoes[number:]
+                    break
                 if row.state is EffectState.SUCCEEDED:
                     row = replace(row, state=EffectState.ROLLING_BACK, is_open=True)
-                compensated = compensate(
-                    row,
-                    store=self._store,
-                    measurer=Measurer(self._store.root, self._store.stats, self._clock.now_ns),
-                    blobs=Blobs(self._store.cas, self._store.tmp),
-                    processes=processes,
-                    caller=self._caller,
-                )
+                compensated = self._take_back(row)
                 self._record(row, compensated)
                 done.append((row, compensated))
                 self._tell(row, compensated)
@@ -223,9 +240,42 @@ class _Rewind:
                 if problem is not None:
                     break
         finally:
-            processes.close()
-        self._end(attempt)
-        return Rewound(tuple(done), tuple(left), problem)
+            self._workers.stop()
+            self._processes.close()
+        self._end(attempt, standing)
+        return Rewound(tuple(done), tuple(left), problem, standing=tuple(standing))
+
+    def _take_back(self, row: EffectRow) -> Compensated:
+        """On another thread, so that this one, which signals come to, can end the undo."""
+        self._workers.submit(
+            lambda: compensate(
+                row,
+                store=self._store,
+                measurer=Measurer(self._store.root, self._store.stats, self._clock.now_ns),
+                blobs=Blobs(self._store.cas, self._store.tmp),
+                processes=self._processes,
+                caller=self._caller,
+            )
+        )
+        undo = AttemptId(f"{row.attempt}{UNDO_SUFFIX}")
+        message: object = None
+        told = False
+        while message is None:
+            causes = self._cancellation.causes
+            is_hurried = len(causes) > 1
+            if causes and not told:
+                told = True
+                self._tell_stopping(row)
+            if is_hurried:
+                # Again and again: it may be about to start.
+                self._processes.kill(undo)
+            with suppress(Empty):
+                message = self._inbox.get(timeout=_LOOK_AGAIN_SECONDS)
+        self._workers.finished()
+        if isinstance(message, Crashed):
+            raise message.error
+        assert isinstance(message, Compensated)
+        return message
 
     def _begin(
         self, to: NodeName, undoes: list[EffectRow], left: list[EffectRow], by: str
@@ -283,9 +333,11 @@ class _Rewind:
         if done.state is EffectState.ROLLED_BACK:
             preimages.drop(preimages.path_of(self._store.preimages, row.attempt))
 
-    def _end(self, attempt: AttemptId) -> None:
+    def _end(self, attempt: AttemptId, standing: list[EffectRow]) -> None:
         store = self._store
         with store.transaction():
+            for row in standing:
+                store.effects.put(replace(row, is_open=True))
             store.attempts.settle(
                 attempt, AttemptEnd.SUCCEEDED, None, None, "rewound", self._clock.now()
             )

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import time
 
 from assay.cli.call import Call
 from assay.cli.caller import describe_me
-from assay.cli.errors import ExitCode, UsageError
+from assay.cli.errors import ExitCode, Interrupted, UsageError
+from assay.cli.execution import listen_to_signals
 from assay.cli.history import reading_store, writing_store
 from assay.cli.render.text import one_line
-from assay.engine.cancelling import end_if_dead
 from assay.engine.clock import SystemClock
 from assay.engine.compensation import Compensated
 from assay.engine.effects import EffectRow
 from assay.engine.environment import CallerEnvironment
-from assay.engine.resumption import OwnerLives
-from assay.engine.rewinding import CannotRewind, rewind
+from assay.engine.resumption import OwnerLives, wait_for_dead
+from assay.engine.rewinding import rewind
 from assay.engine.rolling_back import describe_changes
+from assay.engine.run_request import Cancellation
 from assay.plans.model import NodeName
 
 
@@ -31,20 +33,47 @@ def perform(call: Call) -> int:
     with reading_store() as asked:
         row, root = asked.runs.find(values.words[0]), asked.root
     clock = SystemClock()
+    cancellation = Cancellation()
+    received = listen_to_signals(cancellation)
+    is_on = False
+
+    def stop_waiting() -> None:
+        # Once something is being taken back, it is the cancellation that ends it.
+        if received and not is_on:
+            raise Interrupted(received[0])
+
+    def pause(seconds: float) -> None:
+        stop_waiting()
+        time.sleep(seconds)
+
+    def say(text: str) -> None:
+        err.write(f"{text}\n")
+        err.flush()
 
     def tell(effect: EffectRow, done: Compensated) -> None:
         for text in describe_changes(effect, done) or ["rolled back"]:
-            err.write(f"`{one_line(effect.node)}`: {one_line(text)}\n")
+            say(f"`{one_line(effect.node)}`: {one_line(text)}")
 
-    with writing_store(root) as store:
+    def tell_stopping(effect: EffectRow) -> None:
+        say(
+            f"stopping once `{one_line(effect.node)}` is taken back; Ctrl-C or `kill"
+            f" {os.getpid()}` once more ends its `undo` at once"
+        )
+
+    with writing_store(root, stop_waiting) as store:
         store.expect_effects()
-        for text in end_if_dead(store, row, clock):
-            err.write(f"{one_line(text)}\n")
-        row = store.runs.get(row.id)
         if row.settled_at is None and store.runs.is_alive(row.id):
             raise OwnerLives(row)
+        try:
+            wait_for_dead(store, row.id, clock, lambda text: say(one_line(text)), pause)
+        except Interrupted:
+            say("interrupted while waiting: nothing was taken back")
+            return ExitCode.OPERATOR
+        row = store.runs.get(row.id)
         if row.settled_at is None:
-            raise CannotRewind(f"what run {row.id} has left running has not ended")
+            raise OwnerLives(row)
+        stop_waiting()
+        is_on = True
         rewound = rewind(
             store,
             row,
@@ -54,17 +83,23 @@ def perform(call: Call) -> int:
             by=describe_me(),
             clock=clock,
             tell=tell,
+            cancellation=cancellation,
+            tell_stopping=tell_stopping,
         )
     for effect in rewound.left:
-        err.write(f"`{one_line(effect.node)}`: left as it is\n")
+        say(f"`{one_line(effect.node)}`: left as it is")
     for node, how in rewound.elsewhere:
-        err.write(f"`{one_line(node)}`: left as it is, since it was {one_line(how)}\n")
-    if rewound.problem is not None:
+        say(f"`{one_line(node)}`: left as it is, since it was {one_line(how)}")
+    if rewound.problem is not None or rewound.standing:
+        why = one_line(rewound.problem or "interrupted")
+        for effect in rewound.standing:
+            say(f"`{one_line(effect.node)}`: left as it is, since that was not begun")
         err.write(
-            f"error: run {row.id} is not rewound wholly: {one_line(rewound.problem)}\n"
-            f"\nhint: once that is mended, `assay rewind {row.id} --to {to}` goes on\n"
+            f"error: run {row.id} is not rewound wholly: {why}\n"
+            f"\nhint: {'once that is mended, ' if rewound.problem else ''}"
+            f"`assay rewind {row.id} --to {to}` goes on\n"
         )
-        return ExitCode.NODE_FAILED
-    err.write(f"run {row.id} is as it was after `{one_line(to)}`\n")
-    err.write(f"`assay resume {row.id}` goes on from there\n")
-    return ExitCode.DONE
+        return 128 + received[0] if received else ExitCode.NODE_FAILED
+    say(f"run {row.id} is as it was after `{one_line(to)}`")
+    say(f"`assay resume {row.id}` goes on from there")
+    return 128 + received[0] if received else ExitCode.DONE

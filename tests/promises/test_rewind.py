@@ -3,12 +3,56 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
 
 import pytest
 from counted import Counted
 from probe import Probes
-from running import Begin
+from running import HEEDING, Begin
+from workspace import ASSAY
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(counted: Counted) -> Iterator[Start]:
+    """Starts any `assay WORDS` that heeds SIGINT; those that still run after the test end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*words: str) -> subprocess.Popen[str]:
+        started.append(
+            subprocess.Popen(
+                [*HEEDING, str(ASSAY), *words],
+                cwd=counted.root,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.kill()
+        each.wait()
+        assert each.stderr is not None
+        each.stderr.close()
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """What it says on standard error up to a line with `text`; waits for that."""
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f"{text!r} was not said:\n{said}")
 
 
 def plan_three(counted: Counted) -> None:
@@ -221,3 +265,119 @@ def test_a_run_waits_for_a_rewind(counted: Counted, probes: Probes, begin: Begin
     assert (done.code, done.outcomes["b"]) == (0, "built")
     assert probes.arrivals == ["undo"]
     assert counted.read("made") == "1\n" * 2
+
+
+def plan_two(counted: Counted, probes: Probes) -> None:
+    """`a`, `b` and `c`, one after the other; the undos of `b` and `c` are probes."""
+    counted.plan(
+        {
+            "a": {"run": "true"},
+            **{
+                name: {
+                    "run": f"echo {name} > {name}",
+                    "writes": [name],
+                    "after": [after],
+                    "tier": "compensable",
+                    "undo": probes.argv(f"undo {name}"),
+                }
+                for name, after in (("b", "a"), ("c", "b"))
+            },
+        }
+    )
+    assert counted.assay("run").code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_rewind_that_is_asked_to_stop_ends_what_it_has_begun(
+    counted: Counted, probes: Probes, start: Start, number: signal.Signals
+) -> None:
+    """The undo in progress ends by itself and nothing further is taken back; what stands is
+    said, and the next rewind goes on."""
+    plan_two(counted, probes)
+    rewind = start("rewind", "last", "--to", "a")
+    undo = probes.arrive("undo c")
+    rewind.send_signal(number)
+    read_until(rewind, "stopping once `c` is taken back")
+    assert undo.is_alive
+    undo.exit(0)
+    told = read_until(rewind, "goes on")
+    assert "`b`: left as it is, since that was not begun" in told
+    assert "is not rewound wholly: interrupted" in told
+    assert rewind.wait() == 128 + number
+    assert (counted.path("b").exists(), counted.path("c").exists()) == (True, False)
+    assert probes.arrivals == ["undo c"]
+    again = start("rewind", "last", "--to", "a")
+    probes.arrive("undo b").exit(0)
+    assert again.wait() == 0
+    assert not counted.path("b").exists()
+
+
+def test_a_rewind_that_is_asked_twice_ends_at_once(
+    counted: Counted, probes: Probes, start: Start
+) -> None:
+    """The second signal ends the undo, whatever that ignores; nothing of it is left, and the
+    next rewind runs it again."""
+    plan_two(counted, probes)
+    rewind = start("rewind", "last", "--to", "a")
+    undo = probes.arrive("undo c")
+    undo.ignore(signal.SIGTERM)
+    rewind.send_signal(signal.SIGTERM)
+    read_until(rewind, "stopping once `c` is taken back")
+    rewind.send_signal(signal.SIGTERM)
+    undo.gone()
+    assert "its `undo` was ended by SIGKILL" in read_until(rewind, "not rewound wholly")
+    assert rewind.wait() == 143
+    assert not [name for name in os.listdir(counted.path(".assay/tmp")) if "undo" in name]
+    again = start("rewind", "last", "--to", "a")
+    for name in ("undo c", "undo b"):
+        probes.arrive(name).exit(0)
+    assert again.wait() == 0
+
+
+@pytest.mark.parametrize("who", ["run", "resume", "rewind"])
+@pytest.mark.parametrize("taker", ["rewind", "roll-back"])
+def test_an_undo_whose_assay_is_gone_is_awaited(
+    counted: Counted, probes: Probes, start: Start, taker: str, who: str
+) -> None:
+    """Whoever comes next says for which process it waits, also where that has closed its lease,
+    and never starts a second one beside it."""
+    plan_undo(counted, probes)
+    first = json.loads(counted.assay("runs", "--json").out)[0]["run"]
+    if taker == "rewind":
+        dead = start("rewind", first, "--to", "a")
+    else:
+        counted.write("in", "2\n")
+        dead = start("run")
+    undo = probes.arrive("undo")
+    undo.detach()
+    dead.kill()
+    dead.wait()
+    words = {
+        "run": ["run"],
+        "resume": ["resume", first, "--retry-failed"],
+        "rewind": ["rewind", first, "--to", "a"],
+    }
+    after = start(*words[who])
+    assert str(undo.pid) in read_until(after, "still runs")
+    assert probes.living == ["undo"]
+    os.kill(undo.pid, signal.SIGKILL)
+    undo.gone()
+    probes.arrive("undo").exit(0)
+    # The first run saw another `in` than what is there since: it starts no effect over that.
+    assert after.wait() == (4 if (who, taker) == ("resume", "roll-back") else 0)
+    assert probes.arrivals == ["undo", "undo"]
+
+
+def test_waiting_for_an_undo_can_be_ended(counted: Counted, probes: Probes, start: Start) -> None:
+    """A rewind that waits for what another has left ends on a signal, and has done nothing."""
+    plan_undo(counted, probes)
+    dead = start("rewind", "last", "--to", "a")
+    undo = probes.arrive("undo")
+    dead.kill()
+    dead.wait()
+    after = start("rewind", "last", "--to", "a")
+    read_until(after, "still runs")
+    after.send_signal(signal.SIGINT)
+    read_until(after, "nothing was taken back")
+    assert after.wait() == 4
+    assert undo.is_alive
