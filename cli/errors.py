@@ -126,7 +126,7 @@ def find_complaint(error: BaseException) -> Complaint | None:
 def _find_operator_complaint(error: BaseException) -> Complaint | None:
     """Errors of going on with, settling and taking back what earlier runs did."""
     from assay.engine.opening import UnsettledEffects
-    from assay.engine.resumption import IsComplete, OwnerLives
+    from assay.engine.resumption import IsAround, IsComplete, OwnerLives
     from assay.engine.rewinding import CannotRewind
     from assay.engine.settling import IsClosed, NoEffect, StillRuns
 
@@ -135,7 +135,7 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
             run = error.row.id
             hint = f"`assay cancel {run}` ends it; `assay show {run}` tells what it does"
             return Complaint("error", _sentence(error), hint, ExitCode.USAGE)
-        case IsComplete():
+        case IsAround() | IsComplete():
             return Complaint("error", _sentence(error), None, ExitCode.USAGE)
         case NoEffect():
             there = ", ".join(f"`{name}`" for name in error.there)

@@ -80,7 +80,7 @@ class Neighbours:
                 pid=run.owner.pid if is_alive or row.pid is None else row.pid,
                 since=row.began_at,
                 what=what,
-                is_hopeless=self._explain_cycle(row),
+                is_hopeless=self.explain_cycle(row),
             )
         return None
 
@@ -104,7 +104,8 @@ class Neighbours:
             self._store.runs.set_waiting(self._run, tuple(sorted(attempts)))
             self.waits = attempts
 
-    def _explain_cycle(self, target: AttemptRow) -> str | None:
+    def explain_cycle(self, target: AttemptRow) -> str | None:
+        """How waiting for `target` would wait for oneself, None when it would not."""
         if not self.ancestors:
             return None
         waits: dict[AttemptId, set[AttemptId]] = {}

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from assay.engine import recovery
+from assay.engine.attempts import Claims
 from assay.engine.claims import claims_of, find_conflict
 from assay.engine.effects import EffectRow
 from assay.engine.events import RunStarted, Warned
@@ -16,6 +17,7 @@ from assay.engine.intentions import describe, find_vanished, performs
 from assay.engine.performing import Performing
 from assay.engine.run_request import Cancellation
 from assay.engine.run_state import RunState
+from assay.engine.states import AttemptId
 from assay.engine.store_errors import StoreUnwritable
 from assay.engine.surroundings import Surroundings, describe_surroundings
 from assay.plans.canonical import JsonValue
@@ -150,12 +152,7 @@ class Opening:
         told = set(recovery.describe_awaited(found))
         seconds = SURVIVORS_FIRST_SECONDS
         while not self._cancellation.causes:
-            rows = [self._run.store.attempts.get(each.attempt) for each in found.awaited]
-            if not any(
-                row is not None and find_conflict(claims, row.claims) is not None
-                for row in rows
-                for claims in mine
-            ):
+            if not self._note_waits(found, mine):
                 return
             pause(seconds)
             seconds = min(2 * seconds, SURVIVORS_LONGEST_SECONDS)
@@ -167,8 +164,29 @@ class Opening:
                     told.add(text)
                     self._run.warn(text)
             self._run.ledger.heartbeat()
-            self._run.ledger.commit()
         self._run.gave_up_waiting = True
+
+    def _note_waits(self, found: recovery.Recovered, mine: list[Claims]) -> frozenset[AttemptId]:
+        """The attempts that hold what a node wants, recorded so that no other run comes to wait
+        for this one in turn. One that cannot end before this run is none of them: the node that
+        wants what it holds fails once it is taken up, as where the assay of that one lives."""
+        store, neighbours = self._run.store, self._run.neighbours
+        waits: frozenset[AttemptId] = frozenset()
+
+        def note() -> None:
+            nonlocal waits
+            rows = [store.attempts.get(each.attempt) for each in found.awaited]
+            waits = frozenset(
+                row.id
+                for row in rows
+                if row is not None
+                and any(find_conflict(claims, row.claims) is not None for claims in mine)
+                and neighbours.explain_cycle(row) is None
+            )
+            neighbours.wait_for(waits)
+
+        self._run.ledger.commit(note)
+        return waits
 
 
 def keep_plan(run: RunState) -> None:

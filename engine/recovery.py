@@ -63,6 +63,8 @@ class Awaited:
     pids: tuple[int, ...]
     undone: tuple[AttemptId, ...] = ()
     """The attempts whose effects it takes back."""
+    is_around: bool = False
+    """This process is part of it."""
 
     def concerns(self, run: RunId) -> bool:
         """Whether it is an attempt of the run, or takes back what the run did."""
@@ -100,7 +102,9 @@ def describe_awaited(found: Recovered) -> tuple[str, ...]:
     """Sentences on what is left to end by itself."""
     return tuple(
         f"{each.what} still runs (pid {', '.join(map(str, each.pids)) or '?'})"
-        f" although its assay is gone: waiting until it ends (`assay cancel {each.run}` ends it)"
+        " although its assay is gone: "
+        + ("this is part of it" if each.is_around else "waiting until it ends")
+        + f" (`assay cancel {each.run}` ends it)"
         for each in found.awaited
     )
 
@@ -152,6 +156,7 @@ class _Recovery:
         self._blobs = blobs
         self._clock = clock
         self._dead = run
+        self._mine = orphans.ancestors(os.getpid())
         self.told: list[str] = []
         self.awaited: list[Awaited] = []
 
@@ -167,10 +172,11 @@ class _Recovery:
             for row in attempts
             if row.id in effects or find_undone(row.claims)
         }
-        lost = self._end_sealed([row for row in attempts if row.id not in parts])
+        waits: dict[AttemptId, Awaited] = {}
+        lost = self._end_sealed([row for row in attempts if row.id not in parts], waits)
         if parts:
             self._end_overdue([part for own in parts.values() for part in own])
-        waits = self._find_awaited(attempts, parts)
+        waits |= self._find_awaited(attempts, parts)
         for row in attempts:
             if row.id in parts and row.id not in waits:
                 effect = effects.get(row.id)
@@ -193,14 +199,22 @@ class _Recovery:
             store.runs.take_lease(self._dead.id).release(remove=True)
         self._tell(lost)
 
-    def _end_sealed(self, rows: list[AttemptRow]) -> list[_Lost]:
+    def _end_sealed(self, rows: list[AttemptRow], waits: dict[AttemptId, Awaited]) -> list[_Lost]:
+        """Those that this process is part of are not ended, and join `waits`."""
         traces = [_trace_of(self._store, row) for row in rows]
         survivors = find_all_survivors(traces) if traces else {}
+        for row in rows:
+            pids = survivors.get(row.id, ())
+            if not self._mine.isdisjoint(pids):
+                waits[row.id] = Awaited(row.run, row.id, _name(row), pids, is_around=True)
         if survivors:
             for trace in traces:
-                end_survivors(trace.attempt, trace.lease, trace.session)
+                if trace.attempt not in waits:
+                    end_survivors(trace.attempt, trace.lease, trace.session)
         found: list[_Lost] = []
         for row in rows:
+            if row.id in waits:
+                continue
             lost = _Lost(row, tuple(survivors.get(row.id, ())))
             found.append(lost)
             try:
@@ -243,7 +257,7 @@ class _Recovery:
         node = self._nodes.get(row.node)
         is_kept = node is not None and node.background is Background.KEEP
         command = _Part(
-            f"`{row.node}` of run {row.run}",
+            _name(row),
             _trace_of(self._store, row),
             timeout_seconds=None if node is None else node.timeout_seconds,
             grace_seconds=0.0 if node is None else node.grace_seconds,
@@ -284,13 +298,12 @@ class _Recovery:
         """The attempts, of these, any of whose parts lives on."""
         every = [part.trace for own in parts.values() for part in own]
         living = find_all_survivors(every) if every else {}
-        mine = orphans.ancestors(os.getpid())
         found: dict[AttemptId, Awaited] = {}
         for row in rows:
             whats: list[str] = []
             pids: set[int] = set()
             for part in parts.get(row.id, ()):
-                there = set(living.get(part.trace.attempt, ())) - mine
+                there = set(living.get(part.trace.attempt, ()))
                 if part.only is not None:
                     there &= {part.only}
                 # A lease that is held by what cannot be seen from here lives as well.
@@ -304,6 +317,7 @@ class _Recovery:
                     " and ".join(whats),
                     tuple(sorted(pids)),
                     find_undone(row.claims),
+                    is_around=not self._mine.isdisjoint(pids),
                 )
         return found
 
@@ -430,6 +444,10 @@ def _remove_empty(store: Store, row: AttemptRow) -> None:
     with suppress(FileNotFoundError):
         if row.log and not os.path.getsize(row.log):
             os.unlink(row.log)
+
+
+def _name(row: AttemptRow) -> str:
+    return f"`{row.node}` of run {row.run}"
 
 
 def _trace_of(store: Store, row: AttemptRow) -> Trace:

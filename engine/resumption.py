@@ -52,6 +52,13 @@ class OwnerLives(Exception):
         self.row = row
 
 
+class IsAround(Exception):
+    """What is left of the run is not over before this process is, which is part of it."""
+
+    def __init__(self, run: RunId) -> None:
+        super().__init__(f"run {run} has not ended: this command is part of it")
+
+
 class IsComplete(Exception):
     """There is nothing to go on with."""
 
@@ -183,7 +190,8 @@ def wait_for_dead(
     pause: Callable[[float], None],
 ) -> None:
     """Deals with dead owners, until what the last one of `run`, or any that was taking back what
-    `run` did, left to end by itself has ended. `pause` sleeps for seconds and may raise."""
+    `run` did, left to end by itself has ended. `pause` sleeps for seconds and may raise. Raises
+    IsAround instead of waiting for oneself."""
     told: set[str] = set()
     seconds = _FIRST_PAUSE_SECONDS
     while True:
@@ -197,8 +205,11 @@ def wait_for_dead(
             if text not in told:
                 told.add(text)
                 tell(text)
-        if not any(each.concerns(run) for each in found.awaited):
+        awaited = [each for each in found.awaited if each.concerns(run)]
+        if not awaited:
             return
+        if any(each.is_around for each in awaited):
+            raise IsAround(run)
         pause(seconds)
         seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
 

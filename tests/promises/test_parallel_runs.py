@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from signal import SIGINT
 
+import pytest
 from counted import Counted
 from probe import Probes
 from running import Begin
@@ -260,6 +261,82 @@ def test_crosswise_inner_waits_are_an_error_for_one(
         node.exit(0)
     codes = sorted(run.finish().code for run in runs)
     assert codes == [0, 1]
+
+
+def test_an_inner_run_is_part_of_what_a_killed_assay_left(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C64, C117: an inner run does not settle the node around it, which lives on when its assay
+    is gone: whoever comes next ends that before it executes the node."""
+    first, second = (shlex.join(probes.argv(name)) for name in ("first", "second"))
+    inner = f"{ASSAY} run inner.toml > inner.out 2>&1"
+    counted.plan({"o": {"run": f"{first}; {inner}; {second}; echo old > out", "writes": ["out"]}})
+    counted.plan({"i": {"run": "echo 1 > i", "writes": ["i"]}}, file="inner.toml")
+    run = begin()
+    probe = probes.arrive("first")
+    run.kill()
+    probe.exit(0)
+    last = probes.arrive("second")
+    assert counted.read("i") == "1\n"
+    assert "although its assay is gone: this is part of it" in counted.read("inner.out")
+    assert "ended what it left running" not in counted.read("inner.out")
+    counted.plan({"o": {"run": "echo new > out", "writes": ["out"]}})
+    after = counted.assay("run")
+    assert after.code == 0
+    assert "ended what it left running" in after.err
+    last.gone()
+    assert counted.read("out") == "new\n"
+
+
+@pytest.mark.parametrize("tier", ["sealed", "irreversible"])
+def test_an_inner_run_does_not_wait_for_what_a_killed_assay_left_around_it(
+    counted: Counted, probes: Probes, begin: Begin, tier: str
+) -> None:
+    """C117: it would wait for its own end, as if the outer assay lived: an error at once, also
+    for an inner `resume` of the outer run."""
+    first, last = (shlex.join(probes.argv(name)) for name in ("first", "last"))
+    inner = f"{ASSAY} run inner.toml > inner.out 2>&1 || echo $? > code"
+    resume = f"{ASSAY} resume $ASSAY_RUN > resume.out 2>&1 || echo $? >> code"
+    counted.plan(
+        {"o": {"run": f"{first}; {inner}; {resume}; {last}", "locks": ["l"], "tier": tier}}
+    )
+    counted.plan({"i": {"run": "true", "locks": ["l"]}}, file="inner.toml")
+    run = begin()
+    probe = probes.arrive("first")
+    run.kill()
+    probe.exit(0)
+    probes.arrive("last").exit(0)
+    assert counted.read("code") == "1\n2\n"
+    told = counted.read("inner.out")
+    assert "cannot end before it: this run was started by `o`" in told
+    assert "has not ended: this command is part of it" in counted.read("resume.out")
+
+
+def test_crosswise_waits_for_what_killed_assays_left_are_an_error_for_one(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C117: as where the outer ones live, the one that closes the circle fails at once and the
+    other goes on."""
+    for name, own, wanted in (("a", "k", "l"), ("b", "l", "k")):
+        first, last = shlex.join(probes.argv(name)), shlex.join(probes.argv("last"))
+        inner = f"{ASSAY} run {name}.toml inner-{name} && echo 0 > code || echo $? > code"
+        counted.plan(
+            {
+                name: {"run": f"{first}; {inner}; {last}", "locks": [own], "tier": "irreversible"},
+                f"inner-{name}": {"run": "true", "locks": [wanted]},
+            },
+            file=f"{name}.toml",
+        )
+    runs = [begin(f"{name}.toml", name) for name in ("a", "b")]
+    nodes = [probes.arrive(name) for name in ("a", "b")]
+    for run in runs:
+        run.kill()
+    for node in nodes:
+        node.exit(0)
+    for code in ("1", "0"):
+        last = probes.arrive("last")
+        assert counted.read("code") == f"{code}\n"
+        last.exit(0)
 
 
 def test_interrupt_reaches_inner_runs(counted: Counted, probes: Probes, begin: Begin) -> None:
