@@ -39,6 +39,9 @@ class Fact(StrEnum):
     RUN_RESUMED = "run-resumed"
     """fence, pid, host, flags, was (the status it had), accepted ([[what, before, now]]: changes
     of the environment)"""
+    SURVIVORS_ASKED = "survivors-asked"
+    """attempt (for its undo with `.undo` behind it), pids, why: what a dead assay would have
+    ended by now got SIGTERM; after its grace it gets SIGKILL"""
     CLAIM_REFUSED = "claim-refused"
     """by, why: somebody wanted to go on with a run whose owner lives"""
     RUN_SETTLED = "run-settled"
@@ -125,6 +128,8 @@ class JournalConflict(Exception):
 
 _CHUNK: Final = 1000
 
+_READ: Final = "seq, at, run, node, kind, source, sequence, data"
+
 _INSERT: Final = (
     "INSERT INTO journal (at, run, node, kind, source, sequence, data)"
     " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, sequence) DO NOTHING"
@@ -166,6 +171,14 @@ class Journal:
             raise JournalConflict(source, sequence)
         return int(row[0])
 
+    def find(self, source: str, sequence: int) -> Record | None:
+        """The record of this identity."""
+        row = self._database.query_one(
+            f"SELECT {_READ} FROM journal WHERE source = ? AND sequence = ?",
+            (to_column(source), sequence),
+        )
+        return None if row is None else self._decode(row)
+
     def read(
         self, run: RunId | None = None, node: str | None = None, after: int = 0
     ) -> Iterator[Record]:
@@ -179,10 +192,7 @@ class Journal:
         if node is not None:
             where += " AND node = ?"
             narrow.append(to_column(node))
-        sql = (
-            "SELECT seq, at, run, node, kind, source, sequence, data FROM journal"
-            f" WHERE {where} ORDER BY seq LIMIT {_CHUNK}"
-        )
+        sql = f"SELECT {_READ} FROM journal WHERE {where} ORDER BY seq LIMIT {_CHUNK}"
         while True:
             rows = self._database.query(sql, (after, *narrow))
             for row in rows:

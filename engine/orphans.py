@@ -181,6 +181,19 @@ def find_all_survivors(traces: Sequence[Trace]) -> dict[AttemptId, tuple[int, ..
     return {attempt: tuple(sorted(found)) for attempt, found in _survivors(traces).items()}
 
 
+def ask_survivors(trace: Trace) -> tuple[int, ...]:
+    """SIGTERM to the living processes of an attempt of another, dead assay. Returns the pids,
+    ascending, of those that took it. The asking process and its ancestors are left alone."""
+    spared = ancestors(os.getpid())
+    return tuple(
+        sorted(
+            pid
+            for pid, stat in _survivors((trace,)).get(trace.attempt, {}).items()
+            if pid not in spared and send(pid, stat.start, signal.SIGTERM, signal.SIGCONT)
+        )
+    )
+
+
 def end_survivors(
     attempt: AttemptId,
     lease_path: str,

@@ -14,6 +14,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from assay.engine import lock_files, orphans, preimages, temporary
 from assay.engine.attempts import AttemptRow
@@ -33,7 +34,7 @@ from assay.engine.identity import this_owner
 from assay.engine.journal import Fact
 from assay.engine.materialize import CannotRestore, Restored, restore
 from assay.engine.measuring import Measurer
-from assay.engine.orphans import Trace, end_survivors, find_all_survivors
+from assay.engine.orphans import Trace, ask_survivors, end_survivors, find_all_survivors
 from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.runs import LostFence, RunRow
 from assay.engine.states import (
@@ -51,6 +52,9 @@ from assay.plans.entries import matches
 from assay.plans.model import Background, Digest, Node, NodeName, RelPath, Tier
 from assay.plans.stored import DamagedPlan, plan_from_bytes
 
+_GRACE_SECONDS: Final = 10.0
+"""Where a node's own is not known: that of nodes that declare none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
@@ -65,6 +69,8 @@ class Awaited:
     """The attempts whose effects it takes back."""
     is_around: bool = False
     """This process is part of it."""
+    is_asked: bool = False
+    """It was asked to end, and is ended when its grace is over."""
 
     def concerns(self, run: RunId) -> bool:
         """Whether it is an attempt of the run, or takes back what the run did."""
@@ -100,13 +106,19 @@ def recover(store: Store, measurer: Measurer, blobs: Blobs, clock: Clock) -> Rec
 
 def describe_awaited(found: Recovered) -> tuple[str, ...]:
     """Sentences on what is left to end by itself."""
-    return tuple(
-        f"{each.what} still runs (pid {', '.join(map(str, each.pids)) or '?'})"
-        " although its assay is gone: "
-        + ("this is part of it" if each.is_around else "waiting until it ends")
-        + f" (`assay cancel {each.run}` ends it)"
-        for each in found.awaited
-    )
+    return tuple(map(_describe, found.awaited))
+
+
+def _describe(awaited: Awaited) -> str:
+    ends = f" (`assay cancel {awaited.run}` ends it)"
+    if awaited.is_around:
+        what = f"this is part of it{ends}"
+    elif awaited.is_asked:
+        what = "it was asked to end, and is ended once its grace is over"
+    else:
+        what = f"waiting until it ends{ends}"
+    pids = ", ".join(map(str, awaited.pids)) or "?"
+    return f"{awaited.what} still runs (pid {pids}) although its assay is gone: {what}"
 
 
 def _find_dead(store: Store) -> list[RunRow]:
@@ -129,15 +141,19 @@ class _Lost:
 class _Part:
     """What is found, awaited and ended by itself: the command of an attempt, or an undo."""
 
+    row: AttemptRow
+    """The attempt on whose account it runs."""
     what: str
     trace: Trace
     timeout_seconds: float | None
-    grace_seconds: float
+    grace_seconds: float = _GRACE_SECONDS
     is_cancellable: bool = True
     began_at: float | None = None
     """None: as its oldest process tells."""
-    only: int | None = None
-    """The one process that counts: what it leaves behind may live for ever."""
+    main: int | None = None
+    """Its main process, where that is on record."""
+    is_kept: bool = False
+    """Only its main process counts: what that leaves behind may live for ever."""
 
 
 class _Recovery:
@@ -157,6 +173,7 @@ class _Recovery:
         self._clock = clock
         self._dead = run
         self._mine = orphans.ancestors(os.getpid())
+        self._asked: set[AttemptId] = set()
         self.told: list[str] = []
         self.awaited: list[Awaited] = []
 
@@ -231,19 +248,45 @@ class _Recovery:
         return found
 
     def _end_overdue(self, parts: list[_Part]) -> None:
-        """Ends what its own assay would have ended by now: commands past their timeout, and, once
-        the run is cancelled, those that a cancel does not wait for; their undos alike."""
+        """What its own assay would have ended by now: commands past their timeout, and, once the
+        run is cancelled, those that a cancel does not wait for; their undos alike. It is asked
+        to end, once, whoever comes across it, and ended when its grace is over since."""
         is_cancelled = self._store.runs.cancel_of(self._dead.id) is not None
-        living = find_all_survivors([part.trace for part in parts])
+        living = _find_living(parts)
         for part in parts:
-            pids = living.get(part.trace.attempt, ())
+            pids = living[part.trace.attempt]
+            if not pids or not self._mine.isdisjoint(pids):
+                continue
             limit = part.timeout_seconds
-            is_late = limit is not None and self._age(part, pids) > limit + part.grace_seconds
-            if pids and (is_late or (is_cancelled and part.is_cancellable)):
-                end_survivors(part.trace.attempt, part.trace.lease, part.trace.session)
+            is_late = limit is not None and self._age(part, pids) > limit
+            if not is_late and not (is_cancelled and part.is_cancellable):
+                continue
+            self._asked.add(part.trace.attempt)
+            source = f"survivors:{part.row.id}:{part.trace.attempt}"
+            asked = self._store.journal.find(source, 1)
+            if asked is None:
+                # Recorded after it was done: to be asked twice does less harm than never.
+                took = ask_survivors(part.trace)
+                self._store.journal.append(
+                    source,
+                    1,
+                    Fact.SURVIVORS_ASKED,
+                    run=part.row.run,
+                    node=part.row.node,
+                    data={
+                        "attempt": part.trace.attempt,
+                        "pids": list(took),
+                        "why": "timed out" if is_late else "cancelled",
+                    },
+                )
+            elif self._clock.now() >= asked.at + part.grace_seconds:
+                trace = part.trace
+                end_survivors(trace.attempt, trace.lease, trace.session, ask_seconds=0.0)
 
-    def _age(self, part: _Part, pids: tuple[int, ...]) -> float:
-        """Seconds since it began, 0 for what has ended."""
+    def _age(self, part: _Part, pids: set[int]) -> float:
+        """Seconds since it began: its main process, where that lives and is known."""
+        if part.main in pids:
+            return orphans.age_seconds(part.main)
         if part.began_at is not None:
             return self._clock.now() - part.began_at
         return max(map(orphans.age_seconds, pids), default=0.0)
@@ -253,32 +296,31 @@ class _Recovery:
         takes back the effects of others, their undos."""
         undone = find_undone(row.claims)
         if undone:
-            return tuple(self._undo_of(attempt) for attempt in undone)
+            return tuple(self._undo_of(attempt, row) for attempt in undone)
         node = self._nodes.get(row.node)
-        is_kept = node is not None and node.background is Background.KEEP
         command = _Part(
+            row,
             _name(row),
             _trace_of(self._store, row),
             timeout_seconds=None if node is None else node.timeout_seconds,
-            grace_seconds=0.0 if node is None else node.grace_seconds,
+            grace_seconds=_GRACE_SECONDS if node is None else node.grace_seconds,
             is_cancellable=node is None or node.cancellable,
             began_at=row.began_at,
-            only=row.pid if is_kept else None,
+            main=row.pid,
+            is_kept=node is not None and node.background is Background.KEEP,
         )
-        return command, self._undo_of(row.id)
+        return command, self._undo_of(row.id, row)
 
-    def _undo_of(self, attempt: AttemptId) -> _Part:
+    def _undo_of(self, attempt: AttemptId, row: AttemptRow) -> _Part:
+        trace = trace_of_undo(self._store, attempt)
         effect = self._store.effects.get(attempt)
-        what, spec = f"the `undo` of attempt {attempt}", None
+        what = f"the `undo` of attempt {attempt}"
         if effect is not None:
             what = f"the `undo` of `{effect.node}` of run {effect.run}"
-            spec = None if effect.undo is None else from_json(effect.undo)
-        return _Part(
-            what,
-            trace_of_undo(self._store, attempt),
-            timeout_seconds=None if spec is None else spec["timeout"],
-            grace_seconds=0.0 if spec is None else spec["grace"],
-        )
+        if effect is None or effect.undo is None:
+            return _Part(row, what, trace, timeout_seconds=None)
+        spec = from_json(effect.undo)
+        return _Part(row, what, trace, spec["timeout"], spec["grace"], main=trace.session)
 
     @cached_property
     def _nodes(self) -> dict[NodeName, Node]:
@@ -296,16 +338,13 @@ class _Recovery:
         self, rows: list[AttemptRow], parts: dict[AttemptId, tuple[_Part, ...]]
     ) -> dict[AttemptId, Awaited]:
         """The attempts, of these, any of whose parts lives on."""
-        every = [part.trace for own in parts.values() for part in own]
-        living = find_all_survivors(every) if every else {}
+        living = _find_living([part for own in parts.values() for part in own])
         found: dict[AttemptId, Awaited] = {}
         for row in rows:
             whats: list[str] = []
             pids: set[int] = set()
             for part in parts.get(row.id, ()):
-                there = set(living.get(part.trace.attempt, ()))
-                if part.only is not None:
-                    there &= {part.only}
+                there = living[part.trace.attempt]
                 # A lease that is held by what cannot be seen from here lives as well.
                 if there or lock_files.is_held(part.trace.lease):
                     whats.append(part.what)
@@ -318,6 +357,7 @@ class _Recovery:
                     tuple(sorted(pids)),
                     find_undone(row.claims),
                     is_around=not self._mine.isdisjoint(pids),
+                    is_asked=any(part.trace.attempt in self._asked for part in parts[row.id]),
                 )
         return found
 
@@ -444,6 +484,18 @@ def _remove_empty(store: Store, row: AttemptRow) -> None:
     with suppress(FileNotFoundError):
         if row.log and not os.path.getsize(row.log):
             os.unlink(row.log)
+
+
+def _find_living(parts: list[_Part]) -> dict[AttemptId, set[int]]:
+    """The living processes of each that count."""
+    found = find_all_survivors([part.trace for part in parts]) if parts else {}
+    living: dict[AttemptId, set[int]] = {}
+    for part in parts:
+        pids = set(found.get(part.trace.attempt, ()))
+        if part.is_kept and part.main is not None:
+            pids &= {part.main}
+        living[part.trace.attempt] = pids
+    return living
 
 
 def _name(row: AttemptRow) -> str:

@@ -156,3 +156,13 @@ def test_many_processes_append_to_one_journal(store: Store, tmp_path: Path) -> N
     for n in range(6):
         said = [record.sequence for record in records if record.source == f"w{n}"]
         assert said == list(range(200))
+
+
+def test_a_record_is_found_by_its_identity(store: Store) -> None:
+    """None before it was said."""
+    assert store.journal.find("run:aaaaaaaa", 1) is None
+    position = store.journal.append("run:aaaaaaaa", 1, Fact.RUN_CREATED, run=RUN, data=[1])
+    found = store.journal.find("run:aaaaaaaa", 1)
+    assert found is not None
+    assert (found.seq, found.kind, found.data) == (position, Fact.RUN_CREATED, [1])
+    assert store.journal.find("run:aaaaaaaa", 2) is None

@@ -110,6 +110,42 @@ def test_a_dead_run_is_ended_and_stays_cancelled(
     assert "cancelled" in counted.assay("runs").out
 
 
+def test_what_a_dead_run_left_has_its_grace(counted: Counted, probes: Probes, begin: Begin) -> None:
+    """C97: a command with an effect gets SIGTERM once, however many cancel it, and may end by
+    itself until its `grace` is over."""
+    counted.plan({"a": {"run": probes.argv("a"), "tier": "irreversible", "grace": "1h"}})
+    run = begin()
+    node = probes.arrive("a")
+    node.trap(SIGTERM)
+    run.kill()
+    for _ in range(2):
+        with counted.start("cancel", "last") as asker:
+            assert asker.stderr is not None
+            said = asker.stderr.readline() + asker.stderr.readline()
+            assert "it was asked to end, and is ended once its grace is over" in said
+            assert "has left running has ended" in said
+            asker.kill()
+    assert node.heard() == SIGTERM
+    assert node.heard_nothing()
+    assert counted.assay("journal", "last").out.count("survivors-asked") == 1
+    with counted.start("cancel", "last") as asker:
+        node.exit(0)
+        assert asker.wait() == 0
+
+
+def test_what_a_dead_run_left_is_ended_after_its_grace(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C97: whatever it ignores."""
+    counted.plan({"a": {"run": probes.argv("a"), "tier": "irreversible", "grace": "200ms"}})
+    run = begin()
+    node = probes.arrive("a")
+    node.ignore(SIGTERM)
+    run.kill()
+    assert counted.assay("cancel", "last").code == 0
+    node.gone()
+
+
 def test_nested_runs_are_cancelled_with_it(counted: Counted, probes: Probes, begin: Begin) -> None:
     """A run that a node started is cancelled too, and both say by whom."""
     counted.plan(

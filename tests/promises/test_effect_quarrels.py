@@ -323,6 +323,52 @@ def test_a_survivor_is_not_awaited_beyond_its_timeout(
     pub.gone()
 
 
+def test_a_survivor_is_asked_to_end_at_its_timeout(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C97: as its assay would have done: SIGTERM then, and its grace from then on."""
+    argv = probes.argv("pub")
+    counted.plan({"pub": {"run": argv, "tier": "irreversible", "timeout": "2s", "grace": "1h"}})
+    run = begin()
+    pub = probes.arrive("pub")
+    pub.trap(15)
+    run.kill()
+    after = begin()
+    assert pub.heard() == 15
+    while "it was asked to end" not in after.told("warned")["text"]:
+        pass
+    pub.exit(0)
+    assert after.finish().code == 4
+
+
+def test_an_undo_is_not_awaited_beyond_its_timeout(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C97: that of its node, from when the undo began, also where its assay was killed."""
+    undo = shlex.join(probes.argv("undo"))
+    counted.plan(
+        {
+            "m": {
+                "run": "exit 1",
+                "tier": "compensable",
+                "undo": undo,
+                "timeout": "2s",
+                "grace": "1h",
+            }
+        }
+    )
+    run = begin()
+    first = probes.arrive("undo")
+    first.trap(15)
+    run.kill()
+    after = begin()
+    assert first.heard() == 15
+    first.exit(0)
+    for _ in range(2):
+        probes.arrive("undo").exit(0)
+    assert after.finish().code == 1
+
+
 def test_a_cancel_ends_what_a_killed_run_left(
     counted: Counted, probes: Probes, begin: Begin
 ) -> None:

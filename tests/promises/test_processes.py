@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sqlite3
 import stat
 import subprocess
 from pathlib import Path
@@ -52,6 +53,39 @@ def test_declared_daemon_lives_on(counted: Counted, probes: Probes, begin: Begin
     again = begin("--fresh")
     probes.arrive("a").exit(0)
     assert again.finish().code == 0
+    assert server.is_alive
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+def test_a_declared_daemon_outlives_its_assay(
+    counted: Counted, probes: Probes, begin: Begin, how: str
+) -> None:
+    """Timeout and cancel are its main process's: once that has ended, the daemon lives on, also
+    when a killed assay has left both."""
+    counted.plan(
+        {
+            "a": {
+                "run": probes.argv("a"),
+                "background": "keep",
+                "tier": "irreversible",
+                "timeout": "1h",
+                "grace": "0s",
+            }
+        }
+    )
+    run = begin()
+    node = probes.arrive("a")
+    run.kill()
+    server = node.fork("server", setsid=True)
+    node.exit(0)
+    node.gone()
+    with sqlite3.connect(counted.path(".assay/assay.db")) as database:
+        # Long ago; and its pid, which assay may have had no time to record.
+        database.execute("UPDATE attempts SET pid = ?, began_at = began_at - 7200", (node.pid,))
+    database.close()
+    if how == "cancel":
+        assert counted.assay("cancel", "last").code == 0
+    assert counted.assay("run").code == 4
     assert server.is_alive
 
 
