@@ -66,6 +66,13 @@ class Interrupted(Exception):
         self.signal = signal
 
 
+class DeadlinePassed(Exception):
+    """The time a run was given has passed before anything had begun."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The deadline of {seconds:g}s has passed before anything was started")
+
+
 class RefusedPlan(Exception):
     """A plan that cannot be run, with all that is needed to show why."""
 
@@ -93,6 +100,8 @@ def find_complaint(error: BaseException) -> Complaint | None:
             return Complaint("environment", error.message, error.hint, ExitCode.HOST)
         case Interrupted():
             return Complaint("error", str(error), None, 128 + error.signal)
+        case DeadlinePassed():
+            return Complaint("error", str(error), None, ExitCode.TERMINATED)
         case KeyboardInterrupt():
             return Complaint("error", "Interrupted", None, ExitCode.INTERRUPTED)
         case ImportError() if not (error.name or "").startswith("assay"):

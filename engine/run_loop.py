@@ -105,12 +105,11 @@ class RunLoop:
         self._heard_version = -1
         self._cancels_seen = 0
         self._has_stopped = False
-        self._began = 0.0
 
     def run(self) -> RunSettled:
         """Carries the run to its end. Raises StoreError when the store or LostFence when
         the run's ownership is lost; no process of the run is left behind either way."""
-        began = self._began = self._run.clock.monotonic()
+        began = self._run.clock.monotonic()
         resumption = self._run.resumption
         lease = None if resumption is None else resumption.lease
         if lease is None and self._run.store.recorded:
@@ -130,17 +129,18 @@ class RunLoop:
                 lease.release(remove=True)
 
     def _open(self) -> None:
+        # Before anything is waited for: that counts.
+        deadline = self._run.request.deadline_seconds
+        if deadline is not None:
+            text = f"the deadline of {deadline:g}s has passed"
+            left = max(0.0, deadline - self._run.request.waited_seconds)
+            self._run.after(left, lambda: self._cancellation.request_once(text))
         self._opening.open(self._pause)
         self._run.observations.pin(self._run.graph.selected)
         self._expansion.tell_left_over()
         self._run.ready.extend(self._run.graph.ready_at_start())
         self._run.after(HEARTBEAT_SECONDS, self._beat)
         self._run.after(LISTEN_SECONDS, self._listen)
-        deadline = self._run.request.deadline_seconds
-        if deadline is not None:
-            text = f"the deadline of {deadline:g}s has passed"
-            left = max(0.0, deadline - (self._run.clock.monotonic() - self._began))
-            self._run.after(left, lambda: self._cancellation.request_once(text))
 
     def _finish(self, began: float) -> RunSettled:
         # While the run is still open: a crash in here is then somebody's to clean up after.
@@ -216,6 +216,9 @@ class RunLoop:
                 message = self._run.inbox.get_nowait()
         except Empty:
             pass
+        self._fire_timers()
+
+    def _fire_timers(self) -> None:
         now = self._run.clock.monotonic()
         while self._run.timers and self._run.timers[0][0] <= now:
             heapq.heappop(self._run.timers)[2]()
@@ -237,9 +240,12 @@ class RunLoop:
                 raise AssertionError(f"nobody sends {message!r}")
 
     def _pause(self, seconds: float) -> None:
-        """Waits, but not past a message, and hears of a cancel."""
+        """Waits, but not past a message or a timer, and hears of a cancel."""
+        if self._run.timers:
+            seconds = min(seconds, self._run.timers[0][0] - self._run.clock.monotonic())
         with suppress(Empty):
-            self._take(self._run.inbox.get(timeout=seconds))
+            self._take(self._run.inbox.get(timeout=max(0.0, seconds)))
+        self._fire_timers()
         self._hear(self._run.store.database.version())
 
     def _beat(self) -> None:

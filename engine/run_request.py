@@ -22,6 +22,8 @@ class RunRequest:
     """What earlier runs of the plan left open is not asked for."""
     deadline_seconds: float | None = None
     """How long after its start the run cancels itself."""
+    waited_seconds: float = 0.0
+    """How much of that had passed before the run was this process's."""
     targets: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     params: tuple[tuple[str, str], ...] = ()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 from assay.cli.call import Call
-from assay.cli.errors import ExitCode, HostError, Interrupted
+from assay.cli.errors import DeadlinePassed, ExitCode, HostError, Interrupted
 from assay.cli.execution import choose_stored_renderer, execute_run, listen_to_signals
 from assay.cli.history import reading_store
 from assay.cli.options import Values
@@ -38,6 +39,8 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
     """Goes on with the run; the exit code."""
     cancellation = Cancellation()
     received = listen_to_signals(cancellation)
+    deadline = read_deadline(values.text("deadline"))
+    began = time.monotonic()
 
     def stop_waiting() -> None:
         if received:
@@ -45,6 +48,11 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
 
     def pause(seconds: float) -> None:
         stop_waiting()
+        if deadline is not None:
+            left = began + deadline - time.monotonic()
+            if left <= 0:
+                raise DeadlinePassed(deadline)
+            seconds = min(seconds, left)
         time.sleep(seconds)
 
     store = Store.open_for_run(root, now=time.time, on_wait=stop_waiting)
@@ -65,8 +73,9 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
 
         try:
             resumption.wait_for_dead(store, run, clock, tell, pause)
-        except Interrupted:
-            err.write("interrupted while waiting: nothing was begun\n")
+        except (Interrupted, DeadlinePassed) as error:
+            what = "interrupted" if isinstance(error, Interrupted) else "the deadline has passed"
+            err.write(f"{what} while waiting: nothing was begun\n")
             return ExitCode.OPERATOR
         row = store.runs.get(run)
         plan = load_stored(store, row)
@@ -83,7 +92,9 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
         )
         if changes and not values.flag("accept_environment"):
             return refuse_changes(row, changes, err)
-        request = make_request(values, row, history)
+        request = replace(
+            make_request(values, row, history), waited_seconds=time.monotonic() - began
+        )
         tell_event = choose_stored_renderer(values, row, out, err)
         claimed, lease = resumption.claim(store, run)
         resumed = Resumption(

@@ -183,6 +183,24 @@ def test_a_run_that_takes_too_long_cancels_itself(counted: Counted, probes: Prob
     assert counted.run("--deadline", "1h").code == 0
 
 
+@pytest.mark.parametrize("who", ["run", "resume"])
+def test_a_deadline_holds_while_others_are_awaited(
+    counted: Counted, probes: Probes, begin: Begin, who: str
+) -> None:
+    """`--deadline` ends the waiting for what a dead run left, as Ctrl-C does: with 4, and what is
+    waited for goes on."""
+    counted.plan({"a": {"run": probes.argv("a"), "tier": "irreversible"}})
+    run = begin()
+    node = probes.arrive("a")
+    run.kill()
+    words = ["run"] if who == "run" else ["resume", "last"]
+    late = counted.assay(*words, "--deadline", "300ms")
+    assert late.code == 4
+    assert "the deadline" in late.err
+    assert node.is_alive
+    assert probes.arrivals == ["a"]
+
+
 @pytest.mark.parametrize("text", ["soon", "0s", "5"])
 def test_a_deadline_is_a_duration(counted: Counted, text: str) -> None:
     """Anything else is refused before anything starts."""
