@@ -134,7 +134,7 @@ def find_complaint(error: BaseException) -> Complaint | None:
 
 def _find_operator_complaint(error: BaseException) -> Complaint | None:
     """Errors of going on with, settling and taking back what earlier runs did."""
-    from assay.engine.opening import UnsettledEffects
+    from assay.engine.opening import UnsettledEffects, VanishedRuns
     from assay.engine.resumption import IsAround, IsComplete, OwnerLives
     from assay.engine.rewinding import CannotRewind
     from assay.engine.settling import IsClosed, NoEffect, StillRuns
@@ -156,6 +156,11 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
             if not error.needs_operator:
                 return Complaint("error", _sentence(error), None, ExitCode.USAGE)
             hint = "`--leave-effects` leaves irreversible effects as they are"
+            return Complaint("error", _sentence(error), hint, ExitCode.OPERATOR)
+        case VanishedRuns():
+            hint = (
+                f"Once that has ended `assay run` asks about it; `assay cancel {error.run}` ends it"
+            )
             return Complaint("error", _sentence(error), hint, ExitCode.OPERATOR)
         case UnsettledEffects():
             commands = [

@@ -11,6 +11,7 @@ from assay.engine.environment import Refused
 from assay.engine.events import NodesAppended, Question, Warned
 from assay.engine.intentions import describe, find_vanished, performs
 from assay.engine.journal import Fact
+from assay.engine.neighbours import describe_holder
 from assay.engine.opening import keep_plan
 from assay.engine.run_state import RunState
 from assay.engine.settlement import Settlement
@@ -118,11 +119,14 @@ class Expansion:
         ]
         if not rows:
             return False
+        row = rows[0]
+        # As long as somebody decides what becomes of it, nobody else can be asked.
+        moving = describe_holder(self._run.store, row.attempt)
         self._settlement.settle(
             index,
             Outcome.AMBIGUOUS,
-            detail=f"`{rows[0].node}`, which it does not expand to any more, {describe(rows[0])}",
-            asks=Question(rows[0].run, node=rows[0].node),
+            detail=f"`{row.node}`, which it does not expand to any more, {moving or describe(row)}",
+            asks=Question(row.run, node=row.node) if moving is None else None,
         )
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.engine.attempts import AttemptRow, Claims
-from assay.engine.claims import closes_cycle, find_conflict
+from assay.engine.claims import closes_cycle, find_conflict, find_undone
 from assay.engine.compensation import UNDO_SUFFIX
 from assay.engine.states import AttemptId, RunId
 from assay.engine.store import Store
@@ -44,6 +44,32 @@ def find_ancestors(store: Store, parent: AttemptId | None) -> tuple[AttemptRow, 
         found.append(row)
         parent = store.runs.get(row.run).parent_attempt
     return tuple(found)
+
+
+def find_holder(store: Store, attempt: AttemptId) -> AttemptRow | None:
+    """Who decides just now what becomes of the effect of `attempt`: that itself, until it has
+    ended, or the attempt that takes back what it did."""
+    return next(
+        (
+            row
+            for row in store.attempts.running()
+            if row.id == attempt or attempt in find_undone(row.claims)
+        ),
+        None,
+    )
+
+
+def describe_holder(store: Store, attempt: AttemptId) -> str | None:
+    """`find_holder` as a clause about the node; None where nobody does."""
+    row = find_holder(store, attempt)
+    if row is None:
+        return None
+    doing = "executed" if row.id == attempt else "taken back"
+    who = f"run {row.run}"
+    if store.runs.is_alive(row.run):
+        return f"is being {doing} by {who} (pid {store.runs.get(row.run).owner.pid})"
+    pid = f" (pid {row.pid})" if row.pid is not None else ""
+    return f"is still being {doing}{pid}, though the assay of {who} is gone"
 
 
 class Neighbours:

@@ -14,10 +14,11 @@ from assay.engine.claims import claims_of, find_conflict
 from assay.engine.effects import EffectRow
 from assay.engine.events import RunStarted, Warned
 from assay.engine.intentions import describe, find_vanished, performs
+from assay.engine.neighbours import describe_holder, find_holder
 from assay.engine.performing import Performing
 from assay.engine.run_request import Cancellation
 from assay.engine.run_state import RunState
-from assay.engine.states import AttemptId
+from assay.engine.states import AttemptId, RunId
 from assay.engine.store_errors import StoreUnwritable
 from assay.engine.surroundings import Surroundings, describe_surroundings
 from assay.plans.canonical import JsonValue
@@ -39,6 +40,15 @@ class UnsettledEffects(Exception):
         self.rows = tuple(rows)
 
 
+class VanishedRuns(Exception):
+    """What the plan has no node for any more has not ended: nothing is begun, and nobody can be
+    asked what is to be thought of it before it has. `run` executes it or takes it back."""
+
+    def __init__(self, row: EffectRow, run: RunId, moving: str) -> None:
+        super().__init__(f"the plan no longer has `{row.node}`, which {moving}")
+        self.run = run
+
+
 class Opening:
     """That of one run."""
 
@@ -49,7 +59,7 @@ class Opening:
 
     def open(self, pause: Callable[[float], None]) -> None:
         """Up to where the run may look at the world. `pause` waits for seconds, hearing of
-        cancels. Raises UnsettledEffects before anything has begun."""
+        cancels. Raises UnsettledEffects and VanishedRuns before anything has begun."""
         for text in self._run.store.notices:
             self._run.ledger.announce(Warned(text))
         found = recovery.recover(
@@ -116,7 +126,7 @@ class Opening:
 
     def _refuse_vanished(self) -> None:
         """Raises UnsettledEffects where an earlier run did, or may have done, what the plan no
-        longer has a node for."""
+        longer has a node for; VanishedRuns where it is doing so."""
         request, plan = self._run.request, self._run.plan
         if request.new or not self._run.store.effects.has_open():
             return
@@ -132,6 +142,11 @@ class Opening:
             self._run.store.effects.open_of(self._run.plan_identity),
             lambda name: name in names or declared_name(name) in bases,
         )
+        for row in rows:
+            holder = find_holder(self._run.store, row.attempt)
+            moving = describe_holder(self._run.store, row.attempt)
+            if holder is not None and moving is not None:
+                raise VanishedRuns(row, holder.run, moving)
         if rows:
             raise UnsettledEffects(rows)
 

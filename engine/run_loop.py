@@ -519,7 +519,7 @@ def run_plan(
     """Runs the selected nodes of `plan` to their end and returns how the run settled.
 
     With `resumption` it goes on with that run. Events arrive on the calling thread, after what
-    they tell is committed. Raises UnsettledEffects before anything has begun.
+    they tell is committed. Raises UnsettledEffects and VanishedRuns before anything has begun.
     """
     clock = clock or SystemClock()
     run = RunState(store, plan, selection, request, emit, clock, resumption)

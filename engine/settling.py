@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from assay.engine.blobs import Blobs, Moved, StorageFull
-from assay.engine.claims import find_undone
 from assay.engine.clock import Clock
 from assay.engine.compensation import is_undo_alive
 from assay.engine.effects import EffectRow, find_speaker
 from assay.engine.intentions import identity_of, may_be_done
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
+from assay.engine.neighbours import describe_holder
 from assay.engine.outputs import states_before
 from assay.engine.runs import RunRow
 from assay.engine.states import NOTHING_LEFT, EffectState, RunId, RunStatus, State
@@ -77,14 +77,9 @@ def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
 
 def _refuse_moving(store: Store, row: EffectRow) -> None:
     """Raises StillRuns while its attempt, or whoever takes it back, is on record as running."""
-    attempt = store.attempts.get(row.attempt)
-    if attempt is not None and attempt.end is None:
-        raise StillRuns(row, f"still runs (attempt {row.attempt})")
-    for other in store.attempts.running():
-        if row.attempt in find_undone(other.claims):
-            owner = store.runs.get(other.run).owner
-            who = f"pid {owner.pid}" if store.runs.is_alive(other.run) else "its assay is gone"
-            raise StillRuns(row, f"is being taken back by run {other.run} ({who})")
+    moving = describe_holder(store, row.attempt)
+    if moving is not None:
+        raise StillRuns(row, moving)
     now = store.effects.get(row.attempt)
     if now is not None and now.state is not row.state and not may_be_done(now):
         raise StillRuns(row, "has been taken back just now: look again")

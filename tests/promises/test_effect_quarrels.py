@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 
+import pytest
 from counted import Counted, warnings
 from probe import Probes
 from running import Begin
@@ -105,6 +106,68 @@ def test_an_instance_that_is_gone_is_asked_about(counted: Counted) -> None:
     assert counted.assay("settle", first, "pub[out/a]", "--done").code == 0
     assert counted.assay("run").code == 0
     assert counted.read("shop") == "a\nb\n"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_node_that_is_gone_while_it_runs_is_not_asked_about(
+    counted: Counted, probes: Probes, begin: Begin, is_killed: bool
+) -> None:
+    """C103: the run that executes it is named, and only once that has ended is there anything to
+    be asked."""
+    counted.plan({"p": {"run": probes.argv("p"), "tier": "irreversible"}})
+    run = begin()
+    node = probes.arrive("p")
+    first = first_run(counted)
+    if is_killed:
+        run.kill()
+    counted.plan({"q": {"run": "true", "tier": "irreversible"}})
+    refused = counted.assay("run")
+    assert refused.code == 4
+    assert "The plan no longer has `p`, which is " in refused.err
+    assert f"run {first}" in refused.err
+    assert "nobody can know" not in refused.err
+    assert f"`assay cancel {first}` ends it" in refused.err
+    assert is_killed or f"(pid {run.pid})" in refused.err
+    node.exit(1)
+    node.gone()
+    if not is_killed:
+        assert run.finish().code == 1
+    asked = counted.assay("run")
+    assert asked.code == 4
+    assert f"assay settle {first} p --done" in asked.err
+
+
+def test_an_instance_that_is_gone_while_it_runs_is_not_asked_about(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C103: nor where it is a template that expands to it no more."""
+    counted.write("list", "a\n")
+    counted.plan(
+        {
+            "gen": {
+                "run": "rm -rf out; mkdir -p out; for i in $(cat list); do echo $i > out/$i; done",
+                "reads": ["list"],
+                "writes": ["out/"],
+            },
+            "pub": {
+                "foreach": "out/*",
+                "run": probes.argv("pub"),
+                "after": ["gen"],
+                "tier": "irreversible",
+            },
+        }
+    )
+    run = begin()
+    node = probes.arrive("pub")
+    counted.write("list", "")
+    refused = counted.assay("run")
+    assert refused.code == 4
+    told = "`pub[out/a]`, which it does not expand to any more, is being executed by run"
+    assert told in refused.err
+    assert f"(pid {run.pid})" in refused.err
+    assert "assay settle" not in refused.err
+    node.exit(0)
+    assert run.finish().code == 0
 
 
 def test_an_edit_upstream_is_other_content_downstream(counted: Counted) -> None:
