@@ -214,7 +214,8 @@ class Performing:
         for row in rows:
             selected = effects.selection_of(row.run)
             # Where that is not known any more, whatever there is.
-            if (there if selected is None else selected & there) <= mine:
+            wanted = there if selected is None else selected & there
+            if row.node in there and wanted <= mine:
                 closed.append(row.attempt)
         if closed:
             self._close(closed, "the run completed")

@@ -177,6 +177,20 @@ def roll_back(
         raise _unreadable(measurer.root, error) from error
 
 
+def is_put_back(preimage: Preimage, made: Collection[RelPath], measurer: Measurer) -> bool:
+    """Whether everything is as `preimage` says and nothing of what the attempt `made` is left
+    beside that. Raises FilesystemError."""
+    root = measurer.root
+    try:
+        wanted = {path: state for path, state, _ in preimage.entries}
+        left = [path for path in _list(root, preimage.places) if path not in wanted]
+        return not any(path in made for path in left) and all(
+            _stands(path, state, measurer) for path, state in wanted.items()
+        )
+    except OSError as error:
+        raise _unreadable(root, error) from error
+
+
 def _unreadable(root: str, error: OSError) -> FilesystemError:
     return FilesystemError(str(error.filename or root), f"cannot be used: {explain_error(error)}")
 

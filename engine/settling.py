@@ -9,15 +9,18 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 
+from assay.engine import preimages
 from assay.engine.blobs import Blobs, Moved, StorageFull
 from assay.engine.clock import Clock
 from assay.engine.compensation import is_undo_alive
 from assay.engine.effects import EffectRow, find_speaker
+from assay.engine.filesystem import FilesystemError
 from assay.engine.intentions import identity_of, may_be_done
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
 from assay.engine.neighbours import describe_holder
 from assay.engine.outputs import states_before
+from assay.engine.preimages import DamagedPreimage
 from assay.engine.runs import RunRow
 from assay.engine.states import NOTHING_LEFT, EffectState, RunId, RunStatus, State
 from assay.engine.store import Store
@@ -83,6 +86,20 @@ def _refuse_moving(store: Store, row: EffectRow) -> None:
     now = store.effects.get(row.attempt)
     if now is not None and now.state is not row.state and not may_be_done(now):
         raise StillRuns(row, "has been taken back just now: look again")
+
+
+def is_half_taken_back(store: Store, row: EffectRow, clock: Clock) -> bool:
+    """Whether its files are being put back and are not all as they were: to say that it is not
+    done would leave them so."""
+    if row.state is not EffectState.ROLLING_BACK:
+        return False
+    try:
+        preimage = preimages.load(preimages.path_of(store.preimages, row.attempt))
+        measurer = Measurer(store.root, store.stats, clock.now_ns)
+        made = {path for path, _ in row.outputs}
+        return preimage is not None and not preimages.is_put_back(preimage, made, measurer)
+    except (DamagedPreimage, FilesystemError):
+        return False  # nobody will complete it
 
 
 def settle_effect(

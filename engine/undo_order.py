@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from assay.engine.attempts import Claims
-from assay.engine.claims import claims_of, claims_of_undoing, find_conflict, lock_of_node
+from assay.engine.claims import (
+    claims_of,
+    claims_of_undoing,
+    find_conflict,
+    find_undone,
+    lock_of_node,
+)
 from assay.engine.comparing import claims_of_effect, find_followers
 from assay.engine.effects import EffectRow
 from assay.engine.intentions import UNDOABLE, identity_of
@@ -139,6 +145,10 @@ def _find_builder(run: RunState, undoes: tuple[EffectRow, ...]) -> RunRow | None
         is_same = identity_of(other.plan_file, other.plan_name) == run.plan_identity
         if not is_same or other.id == run.id or not run.store.runs.is_alive(other.id):
             continue
+        attempts = run.store.attempts.of_run(other.id)
+        taken_back = {a for row in attempts if row.end is None for a in find_undone(row.claims)}
+        if any(each.attempt in taken_back for each in undoes):
+            continue  # what it holds is waited for
         if any(each.run == other.id for each in undoes):
             return other
         if names & read_history(run.store, other)[1].settled.keys():

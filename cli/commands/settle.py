@@ -16,7 +16,7 @@ from assay.engine.clock import SystemClock
 from assay.engine.effects import EffectRow
 from assay.engine.intentions import may_be_done
 from assay.engine.runs import RunRow
-from assay.engine.settling import find_effect, settle_effect
+from assay.engine.settling import find_effect, is_half_taken_back, settle_effect
 from assay.engine.states import EffectState
 from assay.engine.store import Store
 from assay.plans.canonical import canonical_json
@@ -46,6 +46,11 @@ def perform(call: Call) -> int:
         run = store.runs.get(effect.run)
         node = _find_node(store, run, name)
         _check_sense(effect, name, done=done)
+        if is_half_taken_back(store, effect, clock):
+            raise UsageError(
+                f"`{name}` is being rolled back: its files are not all as they were before it",
+                hint="`assay run` completes that",
+            )
         settle_effect(
             store,
             effect,
@@ -78,11 +83,6 @@ def _find_missing(root: str, node: Node) -> list[RelPath]:
 
 def _check_sense(effect: EffectRow, name: str, *, done: bool) -> None:
     """Refuses what cannot be the case."""
-    if effect.state is EffectState.ROLLING_BACK:
-        raise UsageError(
-            f"`{name}` is being rolled back: its files are not all as they were before it",
-            hint="`assay run` completes that",
-        )
     if done and not may_be_done(effect):
         raise UsageError(
             f"What `{name}` wrote has been put back, so it is not done",
