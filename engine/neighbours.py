@@ -64,12 +64,14 @@ def describe_holder(store: Store, attempt: AttemptId) -> str | None:
     row = find_holder(store, attempt)
     if row is None:
         return None
-    doing = "executed" if row.id == attempt else "taken back"
+    is_itself = row.id == attempt
     who = f"run {row.run}"
     if store.runs.is_alive(row.run):
-        return f"is being {doing} by {who} (pid {store.runs.get(row.run).owner.pid})"
+        who += f" (pid {store.runs.get(row.run).owner.pid})"
+        return f"still runs: {who} executes it" if is_itself else f"is being taken back by {who}"
+    doing = "still runs" if is_itself else "is still being taken back"
     pid = f" (pid {row.pid})" if row.pid is not None else ""
-    return f"is still being {doing}{pid}, though the assay of {who} is gone"
+    return f"{doing}{pid}, though the assay of {who} is gone"
 
 
 class Neighbours:

@@ -125,9 +125,9 @@ def test_of_an_attempt_that_runs_nobody_can_say_anything(ground: Ground) -> None
     """C97: until it has ended, however that is told."""
     ground.store.effects.put(an_effect(RUN, 1))
     ground.store.attempts.begin(an_attempt(RUN, 1, node="pub"))
-    with pytest.raises(StillRuns, match=r"`pub` of run aaaaaaaa is still being executed"):
+    with pytest.raises(StillRuns, match=r"`pub` of run aaaaaaaa still runs, though"):
         find(ground)
-    with pytest.raises(StillRuns, match=r"`pub` of run aaaaaaaa is still being"):
+    with pytest.raises(StillRuns, match=r"`pub` of run aaaaaaaa still runs"):
         find(ground, run=LATER)
     ground.store.attempts.settle(AttemptId("aaaaaaaa-1"), AttemptEnd.LOST, None, None, "", 2.0)
     assert find(ground).attempt == "aaaaaaaa-1"

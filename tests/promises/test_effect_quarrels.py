@@ -123,7 +123,7 @@ def test_a_node_that_is_gone_while_it_runs_is_not_asked_about(
     counted.plan({"q": {"run": "true", "tier": "irreversible"}})
     refused = counted.assay("run")
     assert refused.code == 4
-    assert "The plan no longer has `p`, which is " in refused.err
+    assert "The plan no longer has `p`, which still runs" in refused.err
     assert f"run {first}" in refused.err
     assert "nobody can know" not in refused.err
     assert f"`assay cancel {first}` ends it" in refused.err
@@ -162,7 +162,7 @@ def test_an_instance_that_is_gone_while_it_runs_is_not_asked_about(
     counted.write("list", "")
     refused = counted.assay("run")
     assert refused.code == 4
-    told = "`pub[out/a]`, which it does not expand to any more, is being executed by run"
+    told = "`pub[out/a]`, which it does not expand to any more, still runs: run"
     assert told in refused.err
     assert f"(pid {run.pid})" in refused.err
     assert "assay settle" not in refused.err
