@@ -515,10 +515,10 @@ def test_settle_says_what_is_wrong_with_it(counted: Counted, probes: Probes, beg
         (["last"], 2, "needs a run and a node"),
         (["last", "pub"], 2, "either `--done` or `--not-done`"),
         (["last", "pub", "--done", "--not-done"], 2, "either"),
-        (["last", "pub", "--done"], 2, "is being executed by run"),
+        (["last", "pub", "--done"], 2, "still runs"),
         (["last", "pure", "--done"], 2, "no effect of `pure`"),
         (["nope", "pub", "--done"], 2, "there is no run"),
-        (["last", "pub", "--not-done", "--value", "1"], 2, "is being executed by run"),
+        (["last", "pub", "--not-done", "--value", "1"], 2, "still runs"),
     ):
         done = counted.assay("settle", *words)
         assert (done.code, text in done.err.lower()) == (code, True), (words, done.err)
