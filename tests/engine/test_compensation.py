@@ -56,9 +56,13 @@ ROLLED_BACK, NOTHING, UNKNOWN = (
 )
 PATIENCE_SECONDS = 60.0
 
+RUN = os.urandom(4).hex()
+"""Undos are found by their attempts in the environments of all processes: those of tests that run
+at the same time have others."""
+
 
 class Bench:
-    """A workspace in which attempt aaaaaaaa-1 of node `pub` has written `f` and `d/`."""
+    """A workspace in which attempt RUN-1 of node `pub` has written `f` and `d/`."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
@@ -68,7 +72,7 @@ class Bench:
 
     @property
     def log(self) -> str:
-        return Path(self.ground.store.logs, "aaaaaaaa-1.log").read_text()
+        return Path(self.ground.store.logs, f"{RUN}-1.log").read_text()
 
     def declare(self, undo: Command | None = None, **more: Any) -> Node:
         boundary = node(writes=["f", "d/"])
@@ -91,7 +95,7 @@ class Bench:
         made = states_before(declared, self.ground.measurer) if state is SUCCEEDED else {}
         return dataclasses.replace(
             an_effect(
-                "aaaaaaaa",
+                RUN,
                 1,
                 tier=Tier.COMPENSABLE,
                 state=state,
@@ -102,7 +106,7 @@ class Bench:
 
     @property
     def preimage(self) -> str:
-        return preimages.path_of(self.ground.store.preimages, "aaaaaaaa-1")
+        return preimages.path_of(self.ground.store.preimages, f"{RUN}-1")
 
     def compensate(self, row: EffectRow, environ: dict[str, str] | None = None) -> Compensated:
         return compensate(
@@ -120,7 +124,7 @@ class Bench:
 
     def left_overs(self) -> list[str]:
         """What compensating leaves in `tmp/`."""
-        return sorted(name for name in os.listdir(self.ground.store.tmp) if "aaaaaaaa" in name)
+        return sorted(name for name in os.listdir(self.ground.store.tmp) if RUN in name)
 
 
 @pytest.fixture
@@ -271,7 +275,7 @@ with itself.open_ground(Path(sys.argv[2])) as ground:
     itself.preimages.take(declared, ground.measurer, ground.blobs, bench.preimage)
     ground.write("in/f", "after")
     (ground.root / "in").chmod(0)
-    done = bench.compensate(itself.an_effect("aaaaaaaa", 1, state=itself.INTENDED))
+    done = bench.compensate(itself.an_effect(itself.RUN, 1, state=itself.INTENDED))
     print(done.state, done.problem is None)
     (ground.root / "in").chmod(0o700)
     bench.processes.close()
@@ -306,7 +310,7 @@ def test_the_undo_runs_once_the_files_are_back(bench: Bench) -> None:
     """In the node's folder, with what it prints in the attempt's log."""
     (bench.root / "sub").mkdir()
     row = bench.perform(shell("cat ../f; pwd; echo oops >&2"), workdir=RelPath("sub"))
-    Path(bench.ground.store.logs, "aaaaaaaa-1.log").write_text("of the attempt\n")
+    Path(bench.ground.store.logs, f"{RUN}-1.log").write_text("of the attempt\n")
     done = bench.compensate(row)
     assert (done.state, done.undo, done.problem) == (ROLLED_BACK, "ended well", None)
     assert bench.log == f"of the attempt\nbefore{bench.root}/sub\noops\n"
@@ -335,9 +339,9 @@ def test_the_undo_sees_what_the_node_saw(bench: Bench) -> None:
     for name in ("PWD", "OLDPWD", "SHLVL", "_"):
         got.pop(name, None)
     assert got == {
-        "ASSAY_ATTEMPT": "aaaaaaaa-1.undo",
+        "ASSAY_ATTEMPT": f"{RUN}-1.undo",
         "ASSAY_NODE": "pub",
-        "ASSAY_RUN": "aaaaaaaa",
+        "ASSAY_RUN": RUN,
         "HOME": "/new",
         "JSON": '{"a":null,"b":[1]}',
         "LANG": "C",
@@ -449,7 +453,7 @@ def test_an_edit_made_after_the_files_are_back_is_left_alone(bench: Bench) -> No
 def test_an_undo_that_still_runs_is_not_started_again(bench: Bench) -> None:
     """C97: an assay that died while it ran does not know how it ends; its lease tells."""
     row = dataclasses.replace(bench.perform(shell("echo undone >> undone")), state=COMPENSATING)
-    lease = Path(bench.ground.store.tmp, f"aaaaaaaa-1{UNDO_SUFFIX}.lease")
+    lease = Path(bench.ground.store.tmp, f"{RUN}-1{UNDO_SUFFIX}.lease")
     descriptor = os.open(lease, os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     done = bench.compensate(row)
@@ -496,8 +500,8 @@ def test_an_undo_can_be_found_by_its_attempt(bench: Bench, probes: Probes) -> No
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(bench.compensate, row)
         undo = probes.arrive("undo")
-        assert undo.environ()["ASSAY_ATTEMPT"] == "aaaaaaaa-1.undo"
-        assert f"{bench.ground.store.tmp}/aaaaaaaa-1.undo.lease" in undo.descriptors().values()
+        assert undo.environ()["ASSAY_ATTEMPT"] == f"{RUN}-1.undo"
+        assert f"{bench.ground.store.tmp}/{RUN}-1.undo.lease" in undo.descriptors().values()
         child = undo.fork("child", setsid=True)
         undo.exit(0)
         assert future.result(PATIENCE_SECONDS).state is ROLLED_BACK
@@ -547,7 +551,7 @@ def many(*names: str) -> tuple[RelPath, ...]:
 
 def test_a_record_tells_what_was_changed() -> None:
     """All paths, where things are now, and what the effect is from now on."""
-    row = an_effect("aaaaaaaa", 1)
+    row = an_effect(RUN, 1)
     done = Compensated(
         COMPENSATING,
         RolledBack(many("a", "b"), many("c"), ((RelPath("d"), "/t/d"),), many("e")),
@@ -555,7 +559,7 @@ def test_a_record_tells_what_was_changed() -> None:
         "its `undo` ended with exit code 1",
     )
     assert describe_fact(row, done, "it failed") == {
-        "attempt": "aaaaaaaa-1",
+        "attempt": f"{RUN}-1",
         "why": "it failed",
         "put_back": ["a", "b"],
         "removed": ["c"],
@@ -573,11 +577,11 @@ def test_a_record_tells_what_was_changed() -> None:
         (Compensated(ROLLED_BACK, RolledBack()), []),
         (
             Compensated(ROLLED_BACK, RolledBack(many("a"), many("b"))),
-            ["rolled back, as before attempt aaaaaaaa-1: `a`, `b`"],
+            [f"rolled back, as before attempt {RUN}-1: `a`, `b`"],
         ),
         (
             Compensated(ROLLED_BACK, RolledBack(many("a", "b"), many("c", "d", "e"))),
-            ["rolled back, as before attempt aaaaaaaa-1: `a`, `b`, `c` and 2 more"],
+            [f"rolled back, as before attempt {RUN}-1: `a`, `b`, `c` and 2 more"],
         ),
         (
             Compensated(ROLLED_BACK, RolledBack((), (), ((RelPath("a"), "/t/a"),))),
@@ -609,4 +613,4 @@ def test_a_record_tells_what_was_changed() -> None:
 )
 def test_people_read_what_was_changed(done: Compensated, expected: list[str]) -> None:
     """Clauses about the node, a few paths of many."""
-    assert describe_changes(an_effect("aaaaaaaa", 1), done) == expected
+    assert describe_changes(an_effect(RUN, 1), done) == expected
