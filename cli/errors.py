@@ -134,6 +134,7 @@ def find_complaint(error: BaseException) -> Complaint | None:
 
 def _find_operator_complaint(error: BaseException) -> Complaint | None:
     """Errors of going on with, settling and taking back what earlier runs did."""
+    from assay.engine.intentions import may_be_done
     from assay.engine.opening import UnsettledEffects, VanishedRuns
     from assay.engine.resumption import IsAround, IsComplete, OwnerLives
     from assay.engine.rewinding import CannotRewind
@@ -163,14 +164,13 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
             )
             return Complaint("error", _sentence(error), hint, ExitCode.OPERATOR)
         case UnsettledEffects():
-            commands = [
-                f"`assay settle {row.run} {shlex.quote(row.node)} --done`" for row in error.rows
-            ]
+            commands = []
+            for row in error.rows:
+                words = f"assay settle {row.run} {shlex.quote(row.node)}"
+                either = f"`{words} --done`, or `--not-done`,"
+                commands.append(either if may_be_done(row) else f"`{words} --not-done`")
             message = f"The plan no longer has a node that an earlier run left open: {error}"
-            hint = (
-                f"{' and '.join(commands)}, or `--not-done`, settles it;"
-                " `assay run --new` starts over"
-            )
+            hint = f"{' and '.join(commands)} settles it; `assay run --new` starts over"
             return Complaint("error", message, hint, ExitCode.OPERATOR)
         case _:
             return None

@@ -117,6 +117,8 @@ class Bench:
     processes: Processes
     spares: Spares
     caller: CallerEnvironment
+    is_hurried: Callable[[], bool]
+    """Whether the run was asked, more than once, to end."""
 
 
 def attempt_id(run: RunId, ordinal: int) -> AttemptId:
@@ -363,6 +365,7 @@ def _compensate(bench: Bench, assignment: Assignment, *, has_started: bool) -> C
         blobs=bench.blobs,
         processes=bench.processes,
         caller=bench.caller,
+        is_hurried=bench.is_hurried,
     )
 
 

@@ -8,7 +8,7 @@ touched, and `undo` may run more than once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from signal import Signals
@@ -109,9 +109,10 @@ def compensate(
     blobs: Blobs,
     processes: Processes,
     caller: CallerEnvironment,
+    is_hurried: Callable[[], bool],
 ) -> Compensated:
     """Takes the effect back, as far as that has not been done yet. Blocks; raises nothing for
-    anything a command or a disk can do."""
+    anything a command or a disk can do. Once `is_hurried` no undo is begun."""
     files = RolledBack()
     if row.state is not EffectState.COMPENSATING:
         done = roll_back_files(row, store=store, measurer=measurer, blobs=blobs)
@@ -119,6 +120,9 @@ def compensate(
             return done
         files = done.files
     assert row.undo is not None
+    if is_hurried():
+        why = "its `undo` was not begun, since the run was ended at once"
+        return Compensated(EffectState.COMPENSATING, files, None, why)
     try:
         problem = _run_undo(row, from_json(row.undo), store, processes, caller)
     except OSError as error:

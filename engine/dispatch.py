@@ -325,6 +325,7 @@ class Dispatch:
         if not self._run.graph.is_settled(index):
             self._run.graph.move(index, NodeState.RUNNING)
         self._run.tries[index] = row.number
+        self._run.retrying.discard(index)
         try:
             trashed = (
                 {}  # once how everything stands is kept, which may take long

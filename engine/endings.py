@@ -336,6 +336,7 @@ class Endings:
             )
             return
         self._run.graph.move(index, NodeState.BACKING_OFF)
+        self._run.retrying.add(index)
         self._backing_off[index] = executed
         reason = f"retry after {executed.end.value}"
         judgement = None if assignment.effect is None else Perform(reason, is_retry=True)

@@ -9,7 +9,7 @@ from functools import partial
 
 from assay.engine.environment import Refused
 from assay.engine.events import NodesAppended, Question, Warned
-from assay.engine.intentions import describe, find_vanished, performs
+from assay.engine.intentions import describe, find_vanished, may_be_done, performs
 from assay.engine.journal import Fact
 from assay.engine.neighbours import describe_holder
 from assay.engine.opening import keep_plan
@@ -126,7 +126,9 @@ class Expansion:
             index,
             Outcome.AMBIGUOUS,
             detail=f"`{row.node}`, which it does not expand to any more, {moving or describe(row)}",
-            asks=Question(row.run, node=row.node) if moving is None else None,
+            asks=Question(row.run, node=row.node, may_be_done=may_be_done(row))
+            if moving is None
+            else None,
         )
         return True
 

@@ -18,7 +18,7 @@ from assay.engine.environment import Refused
 from assay.engine.measuring import Measurer, Unmeasurable
 from assay.engine.results import Results
 from assay.engine.states import ABSENT, FOLDER, State
-from assay.plans.entries import matches
+from assay.plans.entries import matches, overlap
 from assay.plans.folders import Folders, UnreadableFolder
 from assay.plans.model import (
     EdgeKind,
@@ -187,6 +187,15 @@ class Observations:
             del self.pins.states[path]
         self.pins.members.clear()
         self._resolved.clear()
+
+    def is_looked_at_again(self, node: Node) -> bool:
+        """Whether the node reads where `look_again_within` was told of."""
+        return any(
+            overlap(entry, other) is not None
+            for other in self._put_back
+            for entry in node.reads
+            if not entry.exclude and not other.exclude
+        )
 
     def pin(self, indices: Iterable[int], *, fresh_listing: bool = False) -> None:
         """Measures every source input of these nodes that is not pinned yet."""

@@ -72,7 +72,7 @@ class Performing:
             self._restoring.park(index)
             return
         gathered = replace(gathered, key=self._key_of(index))
-        found = self._judge(index, gathered)
+        found = self._judge(index, gathered, is_retry=index in self._run.retrying)
         match found:
             case Done():
                 self._settle_done(index, found, gathered)
@@ -114,7 +114,7 @@ class Performing:
             self._settlement.settle(index, outcome, detail=detail, key=gathered.key)
             return
         claims = find_claims(self._run, index, undoes)
-        if self._restoring.waits_for_running(index, claims):
+        if self._restoring.waits_for_others(index, claims):
             return
         self._restoring.queue_roll_back(
             index,

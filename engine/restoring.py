@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from assay.engine import preimages
@@ -104,8 +105,9 @@ class Restoring:
         self._repair_counts: dict[int, int] = {}
         self._after_undoing: list[int] = []
         """Nodes to be judged again once what is being undone is."""
-        self._after_running: list[tuple[int, int]] = []
-        """Nodes that something is undone for, each with a running one that is in its way."""
+        self._after_others: list[tuple[int, Claims]] = []
+        """Nodes that something is undone for, with what that holds, which others of this run are at
+        work in."""
 
     def find_undone(self) -> list[AttemptId]:
         """The attempts whose effects are being taken back just now."""
@@ -169,17 +171,27 @@ class Restoring:
             item.undoes and find_conflict(claims, item.row.claims) is not None for item in jobs
         )
 
-    def waits_for_running(self, index: int, claims: Claims) -> bool:
-        """Whether a node of this run works just now in what is to be undone for `index`, which
-        is ready again after that."""
+    def waits_for_others(self, index: int, claims: Claims) -> bool:
+        """Whether a node of this run works just now in what is to be undone for `index`, or has its
+        outputs put back there; `index` is ready again after that."""
+        if not self._has_others(index, claims):
+            return False
+        self._after_others.append((index, claims))
+        return True
+
+    def _has_others(self, index: int, claims: Claims) -> bool:
         plan, graph = self._run.plan, self._run.graph
-        for other in graph.selected:
-            if other != index and graph.state(other) is NodeState.RUNNING:
-                theirs = claims_of(plan.nodes[other], plan.file)
-                if find_conflict(claims, theirs) is not None:
-                    self._after_running.append((index, other))
-                    return True
-        return False
+        jobs = (*self.to_restore, *self.restoring.values())
+        if any(
+            not item.undoes and find_conflict(claims, item.row.claims) is not None for item in jobs
+        ):
+            return True
+        return any(
+            other != index
+            and graph.state(other) is NodeState.RUNNING
+            and find_conflict(claims, claims_of(plan.nodes[other], plan.file)) is not None
+            for other in graph.selected
+        )
 
     def park(self, index: int) -> None:
         """The node is ready again once nothing is being undone."""
@@ -187,16 +199,20 @@ class Restoring:
 
     def release_parked(self) -> None:
         """Whatever became of what they waited for."""
-        if self._after_running:
-            waiting, self._after_running = self._after_running, []
-            for index, other in waiting:
-                if self._run.graph.state(other) is NodeState.RUNNING:
-                    self._after_running.append((index, other))
+        if self._after_others:
+            waiting, self._after_others = self._after_others, []
+            for index, claims in waiting:
+                if self._has_others(index, claims):
+                    self._after_others.append((index, claims))
                 else:
                     self._run.ready.append(index)
         if self._after_undoing and not self.is_undoing():
-            self._run.ready.extend(self._after_undoing)
-            self._after_undoing.clear()
+            waiting_too, self._after_undoing = self._after_undoing, []
+            for index in waiting_too:
+                if self._run.graph.is_settled(index):
+                    self.rerun(index)  # its outputs are wanted once more
+                else:
+                    self._run.ready.append(index)
 
     def still_stands(self, item: RestoreJob) -> bool:
         """Whether the effects to be taken back are as they were when that was decided; inside
@@ -260,6 +276,8 @@ class Restoring:
         """One effect after the other, up to the first that cannot be taken back wholly."""
         done: list[tuple[EffectRow, Compensated]] = []
         for effect in item.undoes:
+            if self._run.stopping:
+                return RestoreReport(item, None, None, tuple(done))
             begun = effect
             if effect.state is EffectState.SUCCEEDED:
                 begun = replace(effect, state=EffectState.ROLLING_BACK)
@@ -270,6 +288,7 @@ class Restoring:
                 blobs=self._run.blobs,
                 processes=self._run.bench.processes,
                 caller=self._run.caller,
+                is_hurried=lambda: self._run.killing,
             )
             done.append((begun, compensated))
             if compensated.problem is not None:
@@ -303,6 +322,7 @@ class Restoring:
                     item.row.id, end, None, None, broken or "", now
                 )
             )
+            self._let_stand(item, message)
             if broken is None:
                 self._settlement.settle_unstarted(index)
             elif item.undoes:
@@ -337,11 +357,18 @@ class Restoring:
                     detail=f"{used} before that was put back: `assay run` makes it right",
                 )
                 return
-            if self._settlement.may_start(index):
+            repaired = [job.index for job in self.to_restore if job.index in self._repairs]
+            if not self._settlement.may_start(index):
+                self._settlement.settle_unstarted(index)
+            elif repaired:
+                # It may be about to write in the same files.
+                self._run.graph.move(index, NodeState.READY)
+                self._run.graph.wait_again(index, len(repaired))
+                for producer in repaired:
+                    self._repairs[producer].append(index)
+            else:
                 self._run.graph.move(index, NodeState.READY)
                 self._run.ready.append(index)
-            else:
-                self._settlement.settle_unstarted(index)
             return
         for path, place in restored.trashed:
             self._run.warn(f"`{path}` held what nobody recorded: moved to {place}", node.name)
@@ -364,6 +391,13 @@ class Restoring:
             self._run.graph.move(index, NodeState.RUNNING)
             self._settlement.serve(index, item.serve, item.gathered, len(restored.put_back))
 
+    def _let_stand(self, item: RestoreJob, message: RestoreReport) -> None:
+        """Effects that were to be taken back and were not begun are as they were."""
+        begun = {effect.attempt for effect, _ in message.compensated}
+        for effect in item.undoes:
+            if effect.attempt not in begun and effect.state is EffectState.SUCCEEDED:
+                self._run.ledger.write(partial(self._run.store.effects.put, effect))
+
     def _look_again(self, done: tuple[tuple[EffectRow, Compensated], ...]) -> str | None:
         """The run saw what an earlier one had made of its sources: what it reads is what has
         been put back. A clause on who has read the other already, None for nobody."""
@@ -373,6 +407,9 @@ class Restoring:
             for path in (*compensated.files.put_back, *compensated.files.removed)
         }
         changed |= {path for _, each in done for path, _ in each.files.trashed}
+        used = self._find_reader(changed)
+        if used is not None and changed:
+            return used
         if self._run.is_resumed:
             # What an earlier owner of the run has put back already is not among `changed`.
             rows = [self._run.store.attempts.get(effect.attempt) for effect, _ in done]
@@ -384,18 +421,25 @@ class Restoring:
             return None
         if not changed:
             return None
-        for index in self._run.graph.selected:
-            state = self._run.graph.state(index)
-            if state not in (NodeState.RUNNING, NodeState.SETTLED):
+        self._put_back_again(changed)
+        self._run.observations.look_again(changed)
+        self._run.observations.pin(self._run.graph.selected)
+        self._run.pins_due = True
+        return None
+
+    def _find_reader(self, changed: Collection[RelPath]) -> str | None:
+        """A clause on who has read what was there before, None for nobody."""
+        graph = self._run.graph
+        for index in graph.selected:
+            if graph.state(index) is not NodeState.RUNNING and graph.outcomes.get(index) not in (
+                Outcome.BUILT,
+                Outcome.CLEAN,
+            ):
                 continue
             node = self._run.plan.nodes[index]
             path = next((path for path in changed if matches(node.reads, path)), None)
             if path is not None and node.command is not None:
                 return f"`{node.name}` has read `{path}`"
-        self._put_back_again(changed)
-        self._run.observations.look_again(changed)
-        self._run.observations.pin(self._run.graph.selected)
-        self._run.pins_due = True
         return None
 
     def _put_back_again(self, changed: Collection[RelPath]) -> None:
@@ -403,11 +447,12 @@ class Restoring:
         there, not how it was before an earlier run."""
         made: dict[int, list[tuple[RelPath, State]]] = {}
         for path in changed:
-            for writer in self._run.observations.writers(path):
-                if self._run.graph.is_settled(writer):
-                    outputs = dict(self._run.observations.outputs_of(writer))
-                    if outputs.get(path, ABSENT) != ABSENT:
-                        made.setdefault(writer, []).append((path, outputs[path]))
+            # Of several that are in order the last one's version counts.
+            for writer in reversed(self._run.observations.writers(path)):
+                outputs = dict(self._run.observations.outputs_of(writer))
+                if self._run.graph.is_settled(writer) and outputs.get(path, ABSENT) != ABSENT:
+                    made.setdefault(writer, []).append((path, outputs[path]))
+                    break
         for writer, outputs_gone in made.items():
             if self._run.plan.nodes[writer].command is not None:
                 self._repairs.setdefault(writer, [])

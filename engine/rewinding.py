@@ -23,7 +23,7 @@ from assay.engine.compensation import UNDO_SUFFIX, Compensated, compensate
 from assay.engine.effects import EffectRow, settled
 from assay.engine.environment import CallerEnvironment
 from assay.engine.identity import this_owner
-from assay.engine.intentions import UNDOABLE, describe
+from assay.engine.intentions import UNDOABLE, describe, identity_of
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
 from assay.engine.preimages import DamagedPreimage
@@ -97,7 +97,7 @@ def rewind(
         raise CannotRewind(f"{names} cannot be taken back", needs_operator=True)
     broken = [r for r in later if r.tier is Tier.COMPENSABLE and r.state is EffectState.UNKNOWN]
     if broken:
-        raise CannotRewind(f"`{broken[0].node}` {broken[0].detail}", needs_operator=True)
+        raise CannotRewind(f"`{broken[0].node}` {describe(broken[0])}", needs_operator=True)
     undoes = [r for r in later if r.tier is Tier.COMPENSABLE and r.state in UNDOABLE]
     for row in undoes:
         _check_nothing_on_top(store, run, row)
@@ -238,6 +238,7 @@ class _Rewind:
                 self._tell(row, compensated)
                 problem = compensated.problem
                 if problem is not None:
+                    standing = undoes[number + 1 :]
                     break
         finally:
             self._workers.stop()
@@ -255,6 +256,7 @@ class _Rewind:
                 blobs=Blobs(self._store.cas, self._store.tmp),
                 processes=self._processes,
                 caller=self._caller,
+                is_hurried=lambda: len(self._cancellation.causes) > 1,
             )
         )
         undo = AttemptId(f"{row.attempt}{UNDO_SUFFIX}")
@@ -287,9 +289,10 @@ class _Rewind:
         claims = claims_of_undoing(
             ((row, store.attempts.get(row.attempt)) for row in undoes), run.plan_file
         )
+        mine = identity_of(run.plan_file, run.plan_name)
         with store.transaction():
             for each in store.runs.unsettled():
-                is_same = (each.plan_file, each.plan_name) == (run.plan_file, run.plan_name)
+                is_same = identity_of(each.plan_file, each.plan_name) == mine
                 if is_same and each.id != run.id and store.runs.is_alive(each.id):
                     raise CannotRewind(f"run {each.id} of the same plan is on, and builds on it")
             for other in store.attempts.running(excluding_run=run.id):

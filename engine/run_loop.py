@@ -418,7 +418,11 @@ class RunLoop:
             return self._restoring.is_rewritten_later(index, path)
 
         node, resumption = self._run.plan.nodes[index], self._run.resumption
-        if resumption is not None and node.when is When.SUCCESS:
+        if (
+            resumption is not None
+            and node.when is When.SUCCESS
+            and not self._run.observations.is_looked_at_again(node)
+        ):
             settled = resumption.history.settled
             followed = self._run.graph.dependencies(index)
             # Other tools and variables by now make nothing of what is done undone.

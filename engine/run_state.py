@@ -157,6 +157,7 @@ class RunState:
             processes=Processes(),
             spares=Spares(),
             caller=self.caller,
+            is_hurried=lambda: self.killing,
         )
         self.neighbours = Neighbours(store, self.id, plan.file, self.parent)
         self.graph = RuntimeGraph(plan, selection.indices)
@@ -174,6 +175,8 @@ class RunState:
         self.queued: dict[int, Queued] = {}
         """Nodes that must execute and wait for permits."""
         self.tries: dict[int, int] = {}
+        self.retrying: set[int] = set()
+        """Nodes that this run has just tried, whose next try is due or about to begin."""
         self.made: set[str] = set()
         """Addresses this run has recorded results under."""
         self.instances: dict[int, tuple[int, ...]] = {}

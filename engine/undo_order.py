@@ -22,7 +22,7 @@ from assay.engine.intentions import UNDOABLE, identity_of
 from assay.engine.resumption import read_history
 from assay.engine.run_state import RunState
 from assay.engine.runs import NoSuchRun, RunRow
-from assay.engine.states import Outcome
+from assay.engine.states import EffectState, Outcome
 from assay.plans.model import Digest, Plan, Tier
 from assay.plans.stored import DamagedPlan, plan_from_bytes
 
@@ -66,7 +66,8 @@ def find_objection(
         return (
             Outcome.FAILED,
             f"is to be done anew, and what `{taken_over[0]}` did after it undone before; but"
-            f" this run has taken that over: `assay rewind {row.run} --to NODE` goes back",
+            f" this run has taken that over: `assay run --new` does it on top of that,"
+            f" `assay rewind {row.run} --to NODE` goes back",
         )
     foreign = _find_foreign(run, undoes)
     if foreign is not None:
@@ -103,7 +104,7 @@ def find_claims(run: RunState, index: int, undoes: tuple[EffectRow, ...]) -> Cla
 
 def _settled_names(run: RunState) -> Iterator[str]:
     for index in run.graph.selected:
-        if run.graph.is_settled(index):
+        if run.graph.outcomes.get(index) in (Outcome.BUILT, Outcome.CLEAN):
             yield run.plan.nodes[index].name
 
 
@@ -128,8 +129,11 @@ def _find_foreign(run: RunState, undoes: tuple[EffectRow, ...]) -> EffectRow | N
     """What another plan did in the same files after the oldest of these: putting the files back
     would take that away, and this run does not do it again."""
     store = run.store
+    # Of those whose files are back already only the `undo` is left to do.
+    undoes = tuple(each for each in undoes if each.state is not EffectState.COMPENSATING)
     claims = [claims_of_effect(store, each) for each in undoes]
-    for other in store.effects.begun_after(min(each.begun_seq for each in undoes)):
+    first = min((each.begun_seq for each in undoes), default=None)
+    for other in () if first is None else store.effects.begun_after(first):
         if other.plan_file == run.plan_identity or other.tier is not Tier.COMPENSABLE:
             continue
         theirs = claims_of_effect(store, other)

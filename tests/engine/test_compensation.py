@@ -116,6 +116,7 @@ class Bench:
             blobs=self.ground.blobs,
             processes=self.processes,
             caller=CallerEnvironment(self.environ if environ is None else environ),
+            is_hurried=lambda: False,
         )
 
     def is_as_before(self) -> bool:
