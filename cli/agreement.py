@@ -58,7 +58,7 @@ def ask(target: Target, values: Values) -> Question:
 def find_basis(target: Target, values: Values, loaded: Loaded) -> Basis | None:
     """What a run of this plan rests on outside the workspace's files; None when a plan file
     changed since it was read, or warned of something that must be said each time."""
-    if target.plan == "-" or loaded.warnings:
+    if target.plan == "-" or loaded.warnings or values.text("boundary"):
         return None
     files: list[tuple[str, str]] = []
     for path in loaded.files:

@@ -133,9 +133,10 @@ def find_complaint(error: BaseException) -> Complaint | None:
 
 
 def _find_operator_complaint(error: BaseException) -> Complaint | None:
-    """Errors of going on with, settling and taking back what earlier runs did."""
+    """Errors of beginning a run, and of going on with, settling and taking back what earlier ones
+    did."""
     from assay.engine.intentions import may_be_done
-    from assay.engine.opening import UnsettledEffects, VanishedRuns
+    from assay.engine.opening import BoundaryUnavailable, UnsettledEffects, VanishedRuns
     from assay.engine.resumption import IsAround, IsComplete, OwnerLives
     from assay.engine.rewinding import CannotRewind
     from assay.engine.settling import IsClosed, NoEffect, StillRuns
@@ -163,6 +164,11 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
                 f"Once that has ended `assay run` asks about it; `assay cancel {error.run}` ends it"
             )
             return Complaint("error", _sentence(error), hint, ExitCode.OPERATOR)
+        case BoundaryUnavailable():
+            more = f" and {len(error.nodes) - 1} more" if len(error.nodes) > 1 else ""
+            message = f"The boundary of `{error.nodes[0]}`{more} cannot be held here: {error.why}"
+            hint = "`--boundary declared` runs everything with what it declares unchecked"
+            return Complaint("environment", message, hint, ExitCode.HOST)
         case UnsettledEffects():
             commands = []
             for row in error.rows:

@@ -34,6 +34,7 @@ def load(target: Target, values: Values) -> LoadedPlan:
         params=read_params(values.texts("param")),
         cwd=target.cwd,
         stdin=target.stdin,
+        boundary=values.text("boundary") or None,
     )
     try:
         loaded = load_plan(request)

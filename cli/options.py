@@ -70,7 +70,7 @@ RUN = Option("run", ("--run",), "A run: a unique prefix of its id, or `last`.", 
 BOUNDARY = Option(
     "boundary",
     ("--boundary",),
-    "How boundaries are held; `declared` is available.",
+    "How the boundaries of all nodes are held, whatever the plan says.",
     metavar="HOW",
     choices=("declared", "enforced", "isolated"),
 )
@@ -163,6 +163,16 @@ COMMANDS: tuple[Command, ...] = (
         "why",
         PLAN_AND_NODES._replace(required=True),
         (PARAM, JSON, COLOR),
+    ),
+    Command(
+        "infer",
+        "Run a node once under a tracer and say what it should declare.",
+        "infer",
+        PLAN_AND_NODES._replace(required=True),
+        (
+            PARAM,
+            Option("write", ("--write",), "Write it into the plan file, which keeps the rest."),
+        ),
     ),
     Command(
         "runs",

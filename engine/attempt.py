@@ -13,35 +13,53 @@ its processes live on (see recovery).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from assay.engine import preimages, temporary
 from assay.engine.attempts import AttemptRow, AttemptState
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs, Moved, StorageFull
 from assay.engine.claims import claims_of
 from assay.engine.compensation import Compensated, compensate
+from assay.engine.confinement import Outside
 from assay.engine.decision import Gathered, changed_since
 from assay.engine.effects import EffectRow
 from assay.engine.environment import CallerEnvironment
 from assay.engine.filesystem import FilesystemError, Obstacles, explain_error, make_folders
 from assay.engine.known_outputs import KnownOutputs
-from assay.engine.materialize import CannotRestore, restore
+from assay.engine.landing import Bundle, CannotLand, find_conflict, land, make_bundle
+from assay.engine.materialize import CannotRestore, Restored, restore
 from assay.engine.measuring import TRIES, Measurer, Unmeasurable
 from assay.engine.outputs import BrokenBoundary, capture_outputs, clear_outputs, states_before
+from assay.engine.private_tree import Strays
 from assay.engine.process import NOT_EXECUTABLE, CannotStart, Ended, Processes, Spawn
 from assay.engine.secrets import find_secret, find_secret_in
 from assay.engine.spares import Spares
 from assay.engine.states import ABSENT, AttemptEnd, AttemptId, RunId, State
 from assay.engine.store import Store
+from assay.engine.workplace import Workplace
 from assay.plans.canonical import canonical_json
-from assay.plans.entries import fixed_folder, matches
-from assay.plans.model import Argv, Background, EntryKind, Node, RelPath, ResultKind, Script, Tier
+from assay.plans.entries import escape_entry, fixed_folder, matches
+from assay.plans.model import (
+    Argv,
+    Background,
+    Boundary,
+    EntryKind,
+    Node,
+    RelPath,
+    ResultKind,
+    Script,
+    Tier,
+)
+
+_MOST_STRAYS: Final = 10
+"""As many are named: a command can leave any number."""
 
 
 @dataclass(slots=True)
@@ -69,6 +87,8 @@ class Assignment:
     """Those of them that did not stand as the key says: edited since the run looked."""
     effect: EffectRow | None = None
     """Of a node that is not sealed: what is recorded of it before it starts."""
+    workplace: Workplace | None = None
+    """Where its boundary is held; None: it is only declared."""
     started_at: float | None = None
     """When its process started, on the monotonic clock."""
     interrupted: AttemptEnd | None = None
@@ -100,6 +120,13 @@ class Executed:
     """False: the command did not run at all."""
     trashed: Mapping[RelPath, str] = field(default_factory=dict)
     """What `prepare_attempt` returned, where the worker called it."""
+    bundle: Bundle | None = None
+    """What an isolated node wrote in its private tree and is yet to be put in place, once that is
+    recorded: `land_attempt`."""
+    landed: Restored | None = None
+    """How that was put in place."""
+    set_aside: Mapping[RelPath, str] = field(default_factory=dict)
+    """Files it left in its folders and does not declare, with where they are now."""
     compensated: Compensated | None = None
     """What came of taking back a compensable attempt that failed."""
     log: str | None = None
@@ -117,6 +144,8 @@ class Bench:
     processes: Processes
     spares: Spares
     caller: CallerEnvironment
+    outside: Outside
+    """What a held node may reach beside the workspace."""
     is_hurried: Callable[[], bool]
     """Whether the run was asked, more than once, to end."""
 
@@ -136,9 +165,10 @@ def plan_attempt(
     unfinished: AttemptRow | None,
     began_at: float,
     effect: EffectRow | None = None,
+    workplace: Workplace | None = None,
 ) -> Assignment:
-    """`ordinal` counts the attempts of the run, `number` those of the node; `unfinished` and
-    `effect` are as in `Assignment`."""
+    """`ordinal` counts the attempts of the run, `number` those of the node; `unfinished`,
+    `effect` and `workplace` are as in `Assignment`."""
     attempt = attempt_id(run, ordinal)
     folder = temporary.plan_temp(attempt, bench.caller.variables)
     log = f"{bench.store.logs}/{attempt}.log"
@@ -160,6 +190,10 @@ def plan_attempt(
     environ["ASSAY_RESULT"] = temporary.result_of(folder)
     if node.idempotency_key is not None:
         environ["ASSAY_IDEMPOTENCY_KEY"] = node.idempotency_key
+    root, program = bench.root, gathered.program
+    if workplace is not None and workplace.tree is not None:
+        root, program = workplace.root, workplace.translate(bench.root, program)
+        environ["PATH"] = workplace.translate_search(bench.root, environ.get("PATH"))
     masks = tuple(secret.encode("utf-8", "surrogateescape") for secret in gathered.secrets.values())
     return Assignment(
         row=AttemptRow(
@@ -186,14 +220,15 @@ def plan_attempt(
         gathered=gathered,
         unfinished=unfinished,
         effect=effect,
+        workplace=workplace,
         spawn=Spawn(
             attempt=attempt,
             argv=argv,
-            cwd=bench.root if node.workdir == "." else f"{bench.root}/{node.workdir}",
+            cwd=root if node.workdir == "." else f"{root}/{node.workdir}",
             env=environ,
             log=log,
             lease=lease,
-            program=gathered.program,
+            program=program,
             masks=masks,
             background=node.background,
             leaves_lease=node.background is Background.END,
@@ -213,6 +248,8 @@ def prepare_attempt(
     trash by rename.
     """
     node = assignment.node
+    if assignment.workplace is not None and assignment.workplace.tree is not None:
+        return {}  # the workspace is as it was until what the command made is put in place
     rewritten = {
         path: state
         for path, state in assignment.gathered.reads.states.items()
@@ -284,7 +321,7 @@ def _clear(
 def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], None]) -> Executed:
     """Runs the command and measures what it left. Worker thread; blocks until nothing of
     the attempt lives. Never raises for anything a command or a disk can do."""
-    spawn = assignment.spawn
+    spawn, workplace = assignment.spawn, assignment.workplace
     try:
         bench.spares.prepare(spawn.lease, spawn.log, assignment.folder)
     except OSError as error:
@@ -295,7 +332,9 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
             " folder that can be written",
         )
     trashed: Mapping[RelPath, str] = {}
+    lands = False
     is_compensable = assignment.node.tier is Tier.COMPENSABLE
+    is_alone = True
     try:
         if is_compensable:
             try:
@@ -309,6 +348,8 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
         try:
             if assignment.interrupted is not None:
                 raise CannotStart("It was ended before it had begun.")
+            if workplace is not None:
+                spawn = assignment.spawn = _confine(bench, assignment, workplace)
             ended = _execute(bench.processes, spawn, started)
         except CannotStart as error:
             executed = _not_started(assignment, str(error), error.code)
@@ -317,7 +358,11 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
                 executed.compensated = _compensate(bench, assignment, has_started=False)
             return executed
         executed = _judge(bench, assignment, ended)
+        if executed.bundle is not None and assignment.node.boundary is not Boundary.ISOLATED:
+            # Killed in between it is what a node that works in place leaves.
+            executed = land_attempt(bench, executed)
         executed.trashed = trashed
+        lands = executed.bundle is not None
         if executed.end is not AttemptEnd.SUCCEEDED:
             if is_compensable:
                 executed.compensated = _compensate(bench, assignment, has_started=True)
@@ -332,7 +377,29 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
         executed.log = _keep_log(spawn.log, bench.spares if is_alone else None)
         return executed
     finally:
-        bench.spares.give_folder(assignment.folder)
+        if workplace is not None and workplace.tree is not None and not lands:
+            workplace.tree.mend_shared()
+            workplace.tree.remove()
+        if is_alone:
+            bench.spares.give_folder(assignment.folder)
+        else:
+            # Whoever lives on may have it open still: it is never another attempt's.
+            temporary.remove(assignment.folder)
+
+
+def _confine(bench: Bench, assignment: Assignment, workplace: Workplace) -> Spawn:
+    """Lays out where the command works; the same command with what it may reach there. Raises
+    CannotStart."""
+    spawn, reads = assignment.spawn, assignment.gathered.reads.states
+    try:
+        workplace.prepare(assignment.node, bench.measurer, reads)
+    except FilesystemError as error:
+        raise CannotStart(f"Its private tree cannot be made: {error}") from error
+    log = None if spawn.masks else spawn.log
+    domain = workplace.find_domain(
+        assignment.node, bench.root, bench.outside, reads, assignment.folder, log
+    )
+    return replace(spawn, domain=domain)
 
 
 def _not_started(assignment: Assignment, why: str, code: int = NOT_EXECUTABLE) -> Executed:
@@ -416,6 +483,41 @@ def _judge(bench: Bench, assignment: Assignment, ended: Ended) -> Executed:
         except BrokenBoundary as error:
             executed.end = AttemptEnd.BROKE_BOUNDARY
             executed.detail = "; ".join(error.sentences)
+            executed.bundle = None
+    return executed
+
+
+def land_attempt(bench: Bench, executed: Executed) -> Executed:
+    """Puts the bundle of an attempt in place once it is recorded. Worker thread. What is in the
+    way, or cannot be written, fails the attempt."""
+    assignment, bundle = executed.assignment, executed.bundle
+    workplace, node = assignment.workplace, assignment.node
+    assert bundle is not None
+    assert workplace is not None
+    assert workplace.tree is not None
+    executed.bundle = None
+    try:
+        if node.boundary is Boundary.ISOLATED:
+            path = find_conflict(bundle, bench.measurer)
+            if path is not None:
+                raise CannotLand(
+                    f"`{path}` was changed while it ran, so what it made of it was not put in place"
+                )
+        executed.landed = land(
+            bundle,
+            node.writes,
+            assignment.gathered.reads.states,
+            store=bench.store,
+            measurer=bench.measurer,
+            source=workplace.tree,
+            attempt=assignment.row.id,
+        )
+    except CannotLand as error:
+        executed.end = AttemptEnd.BROKE_BOUNDARY
+        executed.detail = str(error)
+    finally:
+        workplace.tree.mend_shared()
+        workplace.tree.remove()
     return executed
 
 
@@ -423,29 +525,89 @@ def _capture(bench: Bench, assignment: Assignment, executed: Executed) -> None:
     """Fills in outputs, value and moved reads. Raises BrokenBoundary."""
     node = assignment.node
     masks = assignment.spawn.masks
+    root, measurer, workplace = bench.root, bench.measurer, assignment.workplace
+    if workplace is not None:
+        root, measurer = workplace.root, workplace.measurer
+        try:
+            strays = workplace.find_strays(node)
+            trash = os.path.join(bench.store.trash, assignment.row.id)
+            executed.set_aside = workplace.set_aside(strays, trash)
+            _refuse_strays(strays)
+        except FilesystemError as error:
+            # What cannot be looked through, paths longer than the system takes for one, is not
+            # known to be declared.
+            raise BrokenBoundary((f"what it wrote cannot be looked through: {error}",)) from error
     executed.value = _read_result(node, temporary.result_of(assignment.folder), masks)
     blobs = bench.blobs if assignment.node.cache.enabled is not False else None
     if masks:
-        captured = capture_outputs(node, bench.root, bench.measurer, None)
+        captured = capture_outputs(node, root, measurer, None)
         for path, state in captured.outputs:
             if find_secret(os.fsencode(path), masks) is not None:
                 raise BrokenBoundary(("the name of a file it wrote holds a secret",))
-            if blobs is not None and _holds_secret(bench.root, path, state, masks):
+            if blobs is not None and _holds_secret(root, path, state, masks):
                 executed.not_stored = f"`{path}` holds a secret"
                 blobs = None
     try:
-        captured = capture_outputs(node, bench.root, bench.measurer, blobs)
+        captured = capture_outputs(node, root, measurer, blobs)
     except StorageFull as error:
         executed.not_stored = str(error)
-        captured = capture_outputs(node, bench.root, bench.measurer, None)
+        captured = capture_outputs(node, root, measurer, None)
     executed.outputs = captured.outputs
+    if workplace is not None and workplace.tree is not None:
+        gone = (*node.removes, *workplace.find_removed(node))
+        executed.bundle = make_bundle(captured.outputs, gone, workplace.base) or None
+        made = [(change.path, change.made) for change in executed.bundle or ()]
+        try:
+            _refuse_misleading(workplace.tree.find_misleading(made, bench.measurer))
+        except Unmeasurable as error:
+            raise BrokenBoundary((f"what it wrote cannot be put in place: {error}",)) from error
+    reads = assignment.gathered.reads.states
+    if workplace is not None and workplace.tree is not None:
+        # Of a copy nothing that happens to the original is seen.
+        tree = workplace.tree
+        assignment.moved += tuple(tree.moved)
+        reads = {path: state for path, state in reads.items() if path in tree.shared}
     executed.moved = assignment.moved + changed_since(
-        assignment.gathered.reads.states,
+        reads,
         node,
         bench.measurer,
         lambda path: matches(node.writes, RelPath(path)),
         _began_ns(assignment),
     )
+
+
+def _refuse_strays(strays: Strays) -> None:
+    """Raises BrokenBoundary for what is not declared, with the line that declares it."""
+    problems = [
+        f'it wrote `{path}`, which it does not declare: add "{escape_entry(path)}" to its `writes`'
+        for path in strays.created
+    ]
+    problems += [
+        f'it changed `{path}`, which it only reads: add "{escape_entry(path)}" to its `writes`'
+        for path in strays.changed
+    ]
+    problems += [
+        f'it removed `{path}`, which it only reads: add "{escape_entry(path)}" to its `removes`'
+        for path in strays.removed
+    ]
+    if len(problems) > _MOST_STRAYS:
+        more = len(problems) - _MOST_STRAYS
+        problems = [*problems[:_MOST_STRAYS], f"and {more} more like these"]
+    if problems:
+        raise BrokenBoundary(problems)
+
+
+def _refuse_misleading(links: Sequence[tuple[RelPath, str]]) -> None:
+    """Raises BrokenBoundary for links among the outputs that lead to something else once they are
+    in place: nothing would be as it was measured."""
+    if links:
+        raise BrokenBoundary(
+            [
+                f"`{path}` leads to `{text}`, which is not there what it was for the command:"
+                " declare what it leads to, and make it relative"
+                for path, text in links
+            ]
+        )
 
 
 def _began_ns(assignment: Assignment) -> int:
@@ -461,8 +623,10 @@ def _read_result(node: Node, path: str, masks: tuple[bytes, ...]) -> str | None:
     if node.result is None:
         return None
     try:
-        # Without blocking: the command may have made a named pipe of it.
-        with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
+        # Without blocking: the command may have made a named pipe of it. Nor through a link: what
+        # holds the command does not hold assay.
+        how_else = os.O_NONBLOCK | os.O_NOFOLLOW
+        with open(path, "rb", opener=lambda name, how: os.open(name, how | how_else)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise BrokenBoundary(("its result is not a plain file",))
@@ -479,6 +643,8 @@ def _read_result(node: Node, path: str, masks: tuple[bytes, ...]) -> str | None:
             (f'it declares `result = "{node.result.value}"` but wrote nothing to $ASSAY_RESULT',)
         ) from None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BrokenBoundary(("its result is not a plain file",)) from error
         raise BrokenBoundary((f"its result cannot be read: {error.strerror}",)) from error
     if find_secret(data, masks) is not None:
         raise BrokenBoundary(("its result holds a secret",))
@@ -533,7 +699,7 @@ def _put_back(bench: Bench, assignment: Assignment, executed: Executed) -> None:
             assignment.kept,
             (),
             measurer=bench.measurer,
-            blobs=bench.blobs,
+            source=bench.blobs,
             staging=os.path.join(bench.store.tmp, f"{assignment.row.id}.stage"),
             trash=os.path.join(bench.store.trash, assignment.row.id),
             knows=lambda path, state: True,

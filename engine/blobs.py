@@ -188,6 +188,25 @@ class Blobs:
             raise BlobCorrupt(digest)
         return data
 
+    @property
+    def needs_folder(self) -> bool:
+        return True
+
+    def stage_output(self, _path: RelPath, state: State, place: str) -> str:
+        """Makes the recorded file or link at `place`, where nothing stands. Raises as
+        `copy_to`."""
+        digest = stored_digest(state)
+        assert digest is not None
+        if not state.startswith("link:"):
+            self.copy_to(digest, place, state.startswith("exec:"))
+            return place
+        text = self.get_bytes(digest)
+        try:
+            os.symlink(text, os.fsencode(place))
+        except OSError as error:
+            raise cannot_write(place, error) from error
+        return place
+
     def copy_to(self, digest: Digest, destination: str, executable: bool) -> None:
         """Makes `destination`, which must not exist, with the blob's bytes: a copy of its
         own, verified as it is made, its mode by the umask.

@@ -133,6 +133,7 @@ class Dispatch:
                 self._find_unfinished(index),
                 self._run.clock.now(),
                 effect,
+                self._run.plan_workplace(index),
             )
         except Unmeasurable as error:
             self._restoring.fail_queued(index, f"writes `{error.path}`, which {error.reason}")

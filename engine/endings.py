@@ -13,10 +13,9 @@ from typing import Final
 
 from assay.engine import preimages
 from assay.engine.admission import demand_of
-from assay.engine.attempt import (
-    Executed,
-)
+from assay.engine.attempt import Executed, land_attempt
 from assay.engine.blobs import BlobCorrupt, BlobMissing
+from assay.engine.denials import find_denials
 from assay.engine.dispatch import Dispatch
 from assay.engine.effects import EffectRow
 from assay.engine.events import (
@@ -27,10 +26,11 @@ from assay.engine.filesystem import FilesystemError, read_end
 from assay.engine.intentions import Perform
 from assay.engine.journal import Fact
 from assay.engine.keys import is_cacheable
-from assay.engine.materialize import CannotRestore, restore
+from assay.engine.landlock import find_support
+from assay.engine.materialize import CannotRestore, Restored, restore
 from assay.engine.performing import Performing
 from assay.engine.restoring import Restoring
-from assay.engine.results import ResultRow
+from assay.engine.results import ResultRow, result_to_json
 from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
@@ -43,9 +43,12 @@ from assay.engine.states import (
     Outcome,
     State,
 )
+from assay.engine.workplace import NETWORK
 from assay.plans.canonical import JsonValue
+from assay.plans.entries import escape_entry
 from assay.plans.model import (
     Background,
+    Boundary,
     RelPath,
     Tier,
     When,
@@ -84,6 +87,9 @@ class Endings:
         """The failed try of each node that is to be tried again."""
 
     def end_attempt(self, executed: Executed) -> None:
+        if executed.bundle is not None:
+            self._record_bundle(executed)
+            return
         assignment = executed.assignment
         node, row = assignment.node, assignment.row
         keeps = node.background is Background.KEEP
@@ -142,6 +148,8 @@ class Endings:
             self._run.warn(
                 f"ended {count} process{'es' if count > 1 else ''} it left behind", node.name
             )
+        for path, place in executed.set_aside.items():
+            self._run.warn(f"moved `{path}`, which it does not declare, to {place}", node.name)
         if executed.put_back:
             names = ", ".join(f"`{path}`" for path in executed.put_back)
             self._run.warn(f"put back what it had rewritten before it failed: {names}", node.name)
@@ -149,6 +157,8 @@ class Endings:
             self._run.warn(
                 f"what it had rewritten could not be put back: {executed.not_put_back}", node.name
             )
+        if executed.landed is not None:
+            self._tell_landed(executed, executed.landed)
         if executed.end is AttemptEnd.SUCCEEDED:
             self._succeed(executed, now, ending)
         else:
@@ -162,15 +172,73 @@ class Endings:
             if ending.effect.state in NOTHING_LEFT:
                 preimages.drop(preimages.path_of(self._run.store.preimages, row.id))
 
-    def _succeed(self, executed: Executed, now: float, ending: _Ending) -> None:
-        assignment = executed.assignment
-        index, node, gathered = assignment.index, assignment.node, assignment.gathered
-        may_serve = (
-            is_cacheable(node)
+    def _record_bundle(self, executed: Executed) -> None:
+        """What the command made of the workspace is on record before any of it is touched, so
+        that whoever comes after a crash can complete it."""
+        row = executed.assignment.row
+        assert executed.bundle is not None
+        self._run.ledger.note(
+            Fact.BUNDLE_MADE,
+            executed.assignment.node.name,
+            {
+                "attempt": row.id,
+                "changes": [[each.path, each.base, each.made] for each in executed.bundle],
+                "result": result_to_json(self._describe_result(executed, self._run.clock.now())),
+            },
+        )
+        self._run.ledger.commit()
+        self._run.workers.submit(partial(land_attempt, self._run.bench, executed))
+
+    def _tell_landed(self, executed: Executed, landed: Restored) -> None:
+        name = executed.assignment.node.name
+        self._run.ledger.note(
+            Fact.BUNDLE_LANDED,
+            name,
+            {
+                "attempt": executed.assignment.row.id,
+                "put_back": list(landed.put_back),
+                "removed": list(landed.removed),
+                "trashed": [list(pair) for pair in landed.trashed],
+            },
+        )
+        for path, place in landed.trashed:
+            self._run.warn(f"`{path}` held what nobody recorded: moved to {place}", name)
+
+    def _may_serve(self, executed: Executed) -> bool:
+        return (
+            is_cacheable(executed.assignment.node)
             and self._run.store.recorded
             and not executed.moved
             and executed.not_stored is None
         )
+
+    def _describe_result(self, executed: Executed, now: float) -> ResultRow:
+        """What is recorded of an attempt that succeeded."""
+        node, gathered = executed.assignment.node, executed.assignment.gathered
+        return ResultRow(
+            address=gathered.address,
+            action_key=gathered.key,
+            node=node.name,
+            plan_file=self._run.plan.file,
+            run=self._run.id,
+            journal_seq=0,
+            recorded_at=now,
+            outputs=executed.outputs,
+            value=executed.value,
+            recipe=gathered.recipe_json.decode("utf-8", "surrogateescape"),
+            evidence=_evidence(executed),
+            serves=self._may_serve(executed),
+            expires_at=None if node.cache.ttl_seconds is None else now + node.cache.ttl_seconds,
+            duration_seconds=executed.duration_seconds,
+            log=executed.log,
+        )
+
+    def _succeed(self, executed: Executed, now: float, ending: _Ending) -> None:
+        assignment = executed.assignment
+        index, node, gathered = assignment.index, assignment.node, assignment.gathered
+        # A command may well go on without what it was refused.
+        self._hint_at_denials(executed)
+        may_serve = self._may_serve(executed)
         if executed.moved:
             names = ", ".join(f"`{path}`" for path in executed.moved)
             self._run.ledger.note(
@@ -187,23 +255,7 @@ class Endings:
             self._run.warn(f"{what}: {executed.not_stored}", node.name)
         if not may_serve or node.when is When.ALWAYS:
             self._run.certifies = False
-        row = ResultRow(
-            address=gathered.address,
-            action_key=gathered.key,
-            node=node.name,
-            plan_file=self._run.plan.file,
-            run=self._run.id,
-            journal_seq=0,
-            recorded_at=now,
-            outputs=executed.outputs,
-            value=executed.value,
-            recipe=gathered.recipe_json.decode("utf-8", "surrogateescape"),
-            evidence=_evidence(executed),
-            serves=may_serve,
-            expires_at=None if node.cache.ttl_seconds is None else now + node.cache.ttl_seconds,
-            duration_seconds=executed.duration_seconds,
-            log=executed.log,
-        )
+        row = self._describe_result(executed, now)
         earlier = self._run.store.results.get(gathered.address) if may_serve else None
         if earlier is not None and earlier.serves and _differs(earlier, row):
             kept = self._resolve_difference(executed, earlier, row)
@@ -256,7 +308,7 @@ class Endings:
                     earlier.outputs,
                     node.writes,
                     measurer=self._run.measurer,
-                    blobs=self._run.blobs,
+                    source=self._run.blobs,
                     staging=f"{self._run.store.tmp}/{assignment.row.id}.stage",
                     trash=f"{self._run.store.trash}/{assignment.row.id}",
                     knows=self._knows_or_made(executed),
@@ -331,6 +383,7 @@ class Endings:
             )
         if retry_in is None:
             self._hint_at_variable(executed)
+            self._hint_at_denials(executed)
             self._settlement.fail_settled(
                 index, executed.detail, executed, self._find_question(executed)
             )
@@ -353,6 +406,21 @@ class Endings:
             self._run.warn(
                 f"`{name}` is set in your environment but not passed to it: if it needs that,"
                 f' add `pass_env = ["{name}"]`',
+                node.name,
+            )
+
+    def _hint_at_denials(self, executed: Executed) -> None:
+        """What it says it could not reach is held back by its boundary, as far as it is there."""
+        workplace, node = executed.assignment.workplace, executed.assignment.node
+        if workplace is None or executed.log is None:
+            return
+        text = read_end(executed.log, HINT_BYTES)
+        root = self._run.store.root
+        for denial in find_denials(text, node, root, workplace.root):
+            key = "writes" if denial.wants_write else "reads"
+            self._run.warn(
+                f"`{denial.path}` is not among its `{key}`, so it was held back: if it needs that,"
+                f' add "{escape_entry(denial.path)}"',
                 node.name,
             )
 
@@ -427,13 +495,17 @@ class Endings:
 
 def _evidence(executed: Executed) -> dict[str, JsonValue]:
     """What was proved about the attempt. A declared boundary proves that reads stood still
-    and writes are there, not that nothing else was touched."""
+    and writes are there, not that nothing else was touched; a held one that nothing else of the
+    workspace was read or written, and without a network that nothing came from elsewhere."""
+    node = executed.assignment.node
+    support = None if node.boundary is Boundary.DECLARED else find_support()
+    is_held = support is not None and support.holds_files
     return {
-        "boundary": executed.assignment.node.boundary.value,
+        "boundary": node.boundary.value,
         "reads_stood_still": not executed.moved,
-        "reads_verified": False,
-        "writes_verified": False,
-        "hermetic": False,
+        "reads_verified": is_held,
+        "writes_verified": is_held,
+        "hermetic": support is not None and support.holds_network and NETWORK not in node.requires,
     }
 
 

@@ -68,6 +68,11 @@ class Fact(StrEnum):
     processes that were ended), kept_running (pids of those left alive), put_back (inputs it
     may have rewritten), recorded ({address, outputs ([[path, state]]), value, serves}: the
     result that stands from now on); by recovery also ended (pids)"""
+    BUNDLE_MADE = "bundle-made"
+    """attempt, changes ([[path, state it started from, state it made]]), result (what is recorded
+    once they are in place): what a command wrote in its private tree; nothing is touched yet"""
+    BUNDLE_LANDED = "bundle-landed"
+    """attempt, put_back, removed, trashed ([[path, to]]): all of it is in place"""
     ROLLED_BACK = "rolled-back"
     """attempt, why, put_back, removed, trashed ([[path, to]]), left (what came since), undo (how
     it ended), state (of the effect from now on), problem"""

@@ -78,6 +78,7 @@ FIELDS: Final[dict[str, Role]] = {
     "retry": Role.OUT,
     "resources": Role.OUT,
     "locks": Role.OUT,
+    "requires": Role.OUT,
     "cache": Role.ADDRESS,
     "nondeterministic": Role.DECLARATION,
     "result": Role.DECLARATION,

@@ -14,14 +14,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from stat import S_ISDIR, S_ISLNK, S_ISREG
-from typing import Final
+from typing import Final, Protocol
 
-from assay.engine.blobs import Blobs
 from assay.engine.filesystem import (
     FilesystemError,
     Obstacles,
     Trash,
-    cannot_write,
     leads_outside,
     look,
     make_folder,
@@ -55,6 +53,20 @@ class CannotRestore(Exception):
         self.path = path
         self.reason = reason
         super().__init__(f"`{path}` {reason}")
+
+
+class Source(Protocol):
+    """Where outputs come from."""
+
+    def stage_output(self, path: RelPath, state: State, place: str) -> str:
+        """Where the file or link is, absolute, ready to be moved into place: made at `place`, where
+        nothing stands, or somewhere that it lies already."""
+        ...
+
+    @property
+    def needs_folder(self) -> bool:
+        """Whether anything is made at the places it is given."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +146,7 @@ def restore(
     writes: Sequence[Entry],
     *,
     measurer: Measurer,
-    blobs: Blobs,
+    source: Source,
     staging: str,
     trash: str,
     knows: Callable[[RelPath, State], bool],
@@ -160,12 +172,12 @@ def restore(
     """
     survey = _survey(root, outputs, writes, measurer, knows, keep, only_texts)
     _check_permissions(root, survey)
-    staged = _stage(survey, blobs, staging)
+    folder, staged = _stage(survey, source, staging)
     try:
         done = _swap(root, survey, staged, writes, trash)
     finally:
-        if staged is not None:
-            remove_private_folder(staged)
+        if folder is not None:
+            remove_private_folder(folder)
     for path, state in () if only_texts else survey.links:
         if not _compare(path, state, measurer)[1]:
             raise CannotRestore(path, "leads to a file that is not as recorded")
@@ -298,39 +310,33 @@ def _check_permissions(root: str, survey: _Survey) -> None:
                 raise FilesystemError(absolute, "is a folder in which you may not write")
 
 
-def _stage(survey: _Survey, blobs: Blobs, staging: str) -> str | None:
-    """Every file and link to be put in place, under its position in the survey."""
+def _stage(survey: _Survey, source: Source, staging: str) -> tuple[str | None, dict[int, str]]:
+    """Every file and link to be put in place, by its position in the survey; and the folder that
+    was made for them."""
     wanted = [
-        (position, item.state)
+        (position, item.path, item.state)
         for position, item in enumerate(survey.differences)
         if stored_digest(item.state) is not None
     ]
     if not wanted:
-        return None
-    folder = make_private_folder(os.path.dirname(staging), os.path.basename(staging))
+        return None, {}
+    folder = None
+    if source.needs_folder:
+        folder = make_private_folder(os.path.dirname(staging), os.path.basename(staging))
+    staged: dict[int, str] = {}
     is_complete = False
     try:
-        for position, state in wanted:
-            digest = stored_digest(state)
-            assert digest is not None
-            place = f"{folder}/{position}"
-            if state.startswith("link:"):
-                text = blobs.get_bytes(digest)
-                try:
-                    os.symlink(text, os.fsencode(place))
-                except OSError as error:
-                    raise cannot_write(place, error) from error
-            else:
-                blobs.copy_to(digest, place, state.startswith("exec:"))
+        for position, path, state in wanted:
+            staged[position] = source.stage_output(path, state, f"{folder}/{position}")
         is_complete = True
     finally:
-        if not is_complete:
+        if not is_complete and folder is not None:
             remove_private_folder(folder)
-    return folder
+    return folder, staged
 
 
 def _swap(
-    root: str, survey: _Survey, staged: str | None, writes: Sequence[Entry], trash: str
+    root: str, survey: _Survey, staged: dict[int, str], writes: Sequence[Entry], trash: str
 ) -> Restored:
     """The only part that changes the workspace. First what stands where folders are
     needed, then left-overs, then path by path."""
@@ -386,7 +392,7 @@ def _swap(
                 clear(item)
             elif now is not None and not (item.is_recorded and _is_same(now, item.found)):
                 trashed[item.path] = waste.keep(absolute, item.path)
-            replace(f"{staged}/{position}", absolute)
+            replace(staged[position], absolute)
         put_back.append(item.path)
     return Restored(
         put_back=tuple(sorted(put_back)),

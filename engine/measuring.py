@@ -36,10 +36,10 @@ class StatCache(Protocol):
     """States of files by their stat. `remember` may be called from any thread, and does
     not keep what a later write could leave looking the same."""
 
-    def lookup(self, path: RelPath, stat: os.stat_result) -> State | None: ...
+    def lookup(self, path: RelPath, stat: os.stat_result, /) -> State | None: ...
 
     def remember(
-        self, path: RelPath, stat: os.stat_result, state: State, measured_at_ns: int
+        self, path: RelPath, stat: os.stat_result, state: State, measured_at_ns: int, /
     ) -> None: ...
 
 

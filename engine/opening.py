@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from assay.engine import recovery
+from assay.engine import landlock, recovery
 from assay.engine.attempts import Claims
 from assay.engine.claims import claims_of, find_conflict
 from assay.engine.effects import EffectRow
@@ -22,7 +22,7 @@ from assay.engine.states import AttemptId, RunId
 from assay.engine.store_errors import StoreUnwritable
 from assay.engine.surroundings import Surroundings, describe_surroundings
 from assay.plans.canonical import JsonValue
-from assay.plans.model import Kind, Tier
+from assay.plans.model import Boundary, Kind, NodeName, Tier
 from assay.plans.nodes import declared_name
 from assay.plans.stored import plan_to_bytes
 
@@ -49,6 +49,15 @@ class VanishedRuns(Exception):
         self.run = run
 
 
+class BoundaryUnavailable(Exception):
+    """This host cannot hold the boundaries of these nodes; `why` is a clause."""
+
+    def __init__(self, nodes: Sequence[NodeName], why: str) -> None:
+        super().__init__(why)
+        self.nodes = tuple(nodes)
+        self.why = why
+
+
 class Opening:
     """That of one run."""
 
@@ -59,7 +68,9 @@ class Opening:
 
     def open(self, pause: Callable[[float], None]) -> None:
         """Up to where the run may look at the world. `pause` waits for seconds, hearing of
-        cancels. Raises UnsettledEffects and VanishedRuns before anything has begun."""
+        cancels. Raises UnsettledEffects, VanishedRuns and BoundaryUnavailable before anything has
+        begun."""
+        self._refuse_boundaries()
         for text in self._run.store.notices:
             self._run.ledger.announce(Warned(text))
         found = recovery.recover(
@@ -123,6 +134,20 @@ class Opening:
             {"tags": list(request.tags), **asked},
             self._performing.start_over if request.new else None,
         )
+
+    def _refuse_boundaries(self) -> None:
+        """Raises BoundaryUnavailable where this host cannot hold what the plan asks for: no node
+        is ever run with less."""
+        plan = self._run.plan
+        held = [
+            plan.nodes[index].name
+            for index in self._run.graph.selected
+            if plan.nodes[index].boundary is not Boundary.DECLARED
+        ]
+        if held:
+            why = landlock.find_fault(self._run.store.tmp)
+            if why is not None:
+                raise BoundaryUnavailable(held, why)
 
     def _refuse_vanished(self) -> None:
         """Raises UnsettledEffects where an earlier run did, or may have done, what the plan no

@@ -226,7 +226,7 @@ def _roll_back(
             outputs,
             (),
             measurer=measurer,
-            blobs=blobs,
+            source=blobs,
             staging=staging,
             trash=trash,
             knows=lambda path, state: own.get(path) == _own_part(state),

@@ -35,9 +35,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from assay.engine import orphans
+from assay.engine import landlock, orphans
+from assay.engine.landlock import Domain
 from assay.engine.program_lookup import find_program
 from assay.engine.secrets import Relay, Stream
 from assay.engine.states import AttemptId
@@ -75,6 +77,8 @@ class Spawn:
     """The lease stays, free, for the caller to use again."""
     program: str | None = None
     """Where argv[0] was found already, absolute; None: it is looked up."""
+    domain: Domain | None = None
+    """What the kernel lets it reach; None: all that its user may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,33 +315,14 @@ class Processes:
                 lease = _open(spawn.lease, os.O_RDWR | os.O_CREAT, opened)
                 _lock_lease(lease, spawn.lease)
                 inherited = (lease,)
-            with self._lock:
-                self._check_wanted(running)
-                # Under the lock: nobody may meet a child that is not known yet.
+            start = partial(self._spawn, running, spawn, program, output, inherited, stream)
+            if spawn.domain is None:
+                start()
+            else:
                 try:
-                    process = subprocess.Popen(
-                        spawn.argv,
-                        executable=program,
-                        stdin=self._null,
-                        stdout=output,
-                        stderr=output,
-                        cwd=spawn.cwd,
-                        env=spawn.env,
-                        pass_fds=inherited,
-                        start_new_session=True,
-                    )
-                except (OSError, ValueError) as error:
-                    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
-                        raise
-                    raise _explain(spawn, program, error) from error
-                running.began = time.monotonic()
-                running.process = process
-                running.stream = stream
-                written = spawn.log if stream is None else f"/proc/self/fd/{output}"
-                running.files = (written, spawn.lease)
-                self._mains[process.pid] = running
-                self._sessions[process.pid] = running.attempt
-                self._busy.set()
+                    landlock.call_within(spawn.domain, start)
+                except landlock.Unavailable as error:
+                    raise CannotStart(f"Its boundary cannot be held: {error}") from error
         finally:
             for descriptor in opened:
                 os.close(descriptor)
@@ -346,6 +331,44 @@ class Processes:
                     self._relay.discard(stream)
                 if inherited:
                     os.unlink(spawn.lease)
+
+    def _spawn(
+        self,
+        running: _Running,
+        spawn: Spawn,
+        program: str,
+        output: int,
+        inherited: tuple[int, ...],
+        stream: Stream | None,
+    ) -> None:
+        """On the thread whose domain the command is to have."""
+        with self._lock:
+            self._check_wanted(running)
+            # Under the lock: nobody may meet a child that is not known yet.
+            try:
+                process = subprocess.Popen(
+                    spawn.argv,
+                    executable=program,
+                    stdin=self._null,
+                    stdout=output,
+                    stderr=output,
+                    cwd=spawn.cwd,
+                    env=spawn.env,
+                    pass_fds=inherited,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+                    raise
+                raise _explain(spawn, program, error) from error
+            running.began = time.monotonic()
+            running.process = process
+            running.stream = stream
+            written = spawn.log if stream is None else f"/proc/self/fd/{output}"
+            running.files = (written, spawn.lease)
+            self._mains[process.pid] = running
+            self._sessions[process.pid] = running.attempt
+            self._busy.set()
 
     def _prepare(self) -> None:
         """What every execution needs, made with the first; on failure the next one tries."""

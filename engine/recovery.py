@@ -14,7 +14,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, cast
 
 from assay.engine import lock_files, orphans, preimages, temporary
 from assay.engine.attempts import AttemptRow
@@ -32,9 +32,11 @@ from assay.engine.effects import EffectRow
 from assay.engine.filesystem import FilesystemError
 from assay.engine.identity import this_owner
 from assay.engine.journal import Fact
+from assay.engine.landing import CannotLand, complete_landing
 from assay.engine.materialize import CannotRestore, Restored, restore
 from assay.engine.measuring import Measurer
 from assay.engine.orphans import Trace, ask_survivors, end_survivors, find_all_survivors
+from assay.engine.results import ResultRow
 from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.runs import LostFence, RunRow
 from assay.engine.states import (
@@ -135,6 +137,8 @@ class _Lost:
     effect: EffectRow | None = None
     """As it is to be recorded."""
     compensated: Compensated | None = None
+    result: ResultRow | None = None
+    """What it had made in its private tree, in place by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +238,9 @@ class _Recovery:
                 continue
             lost = _Lost(row, tuple(survivors.get(row.id, ())))
             found.append(lost)
+            lost.result = self._complete_landing(row)
+            if lost.result is not None:
+                continue
             try:
                 restored = _put_back(self._store, self._measurer, self._blobs, row)
             except (BlobMissing, BlobCorrupt, CannotRestore, FilesystemError) as error:
@@ -246,6 +253,33 @@ class _Recovery:
                     f"what stood at `{path}` is in {to}" for path, to in restored.trashed
                 )
         return found
+
+    @cached_property
+    def _bundles(self) -> dict[AttemptId, dict[str, Any]]:
+        """What attempts of the run had made in private trees, as it was recorded."""
+        return {
+            AttemptId(told["attempt"]): told
+            for record in self._store.journal.read(run=self._dead.id)
+            if record.kind == Fact.BUNDLE_MADE
+            for told in [cast("dict[str, Any]", record.data)]
+        }
+
+    def _complete_landing(self, row: AttemptRow) -> ResultRow | None:
+        """The result of an attempt that had ended well and whose bundle was recorded: it is put in
+        place. None for any other, and where it cannot be."""
+        told = self._bundles.get(row.id)
+        if told is None:
+            return None
+        try:
+            result, landed = complete_landing(
+                told, store=self._store, measurer=self._measurer, blobs=self._blobs
+            )
+        except CannotLand as error:
+            self.told.append(f"`{row.node}`: {error}")
+            return None
+        self.told.append(f"put in place what `{row.node}` had made")
+        self.told.extend(f"what stood at `{path}` is in {to}" for path, to in landed.trashed)
+        return result
 
     def _end_overdue(self, parts: list[_Part]) -> None:
         """What its own assay would have ended by now: commands past their timeout, and, once the
@@ -372,6 +406,18 @@ class _Recovery:
     def _decide_effect(self, row: AttemptRow, effect: EffectRow) -> _Lost:
         lost = _Lost(row)
         how = "began, and how it ended is not on record"
+        if effect.tier is Tier.IRREVERSIBLE and effect.is_sound:
+            # Its bundle says that it had ended well.
+            lost.result = self._complete_landing(row)
+            if lost.result is not None:
+                lost.effect = replace(
+                    effect,
+                    state=EffectState.SUCCEEDED,
+                    end=AttemptEnd.SUCCEEDED,
+                    outputs=lost.result.outputs,
+                    value=lost.result.value,
+                )
+                return lost
         if effect.tier is Tier.COMPENSABLE and effect.is_sound:
             done = roll_back_files(
                 effect, store=self._store, measurer=self._measurer, blobs=self._blobs
@@ -421,22 +467,34 @@ class _Recovery:
             )
 
     def _settle_attempt(self, source: str, number: int, lost: _Lost) -> None:
-        row = lost.row
+        row, result = lost.row, lost.result
+        end = AttemptEnd.LOST if result is None else AttemptEnd.SUCCEEDED
         self._store.attempts.settle(
-            row.id, AttemptEnd.LOST, None, None, "its assay ended first", self._clock.now()
+            row.id, end, None, None, "its assay ended first", self._clock.now()
         )
         fact: dict[str, JsonValue] = {
             "attempt": row.id,
             "number": row.number,
-            "end": AttemptEnd.LOST.value,
+            "end": end.value,
             "ended": list(lost.ended),
             "put_back": list(lost.put_back),
         }
         if lost.effect is not None:
             fact["effect"] = lost.effect.state.value
+        if result is not None:
+            fact["recorded"] = {
+                "address": result.address,
+                "outputs": [list(item) for item in result.outputs],
+                "value": result.value,
+                "serves": result.serves,
+            }
         position = self._store.journal.append(
             source, number, Fact.ATTEMPT_SETTLED, run=row.run, node=row.node, data=fact
         )
+        if result is not None and lost.effect is None:
+            self._store.results.put(replace(result, journal_seq=position))
+        elif result is not None:
+            self._store.results.note_outputs(result.plan_file, result.node, result.outputs)
         if lost.effect is not None:
             self._store.effects.end(replace(lost.effect, settled_seq=position))
 
@@ -467,7 +525,7 @@ def _put_back(store: Store, measurer: Measurer, blobs: Blobs, row: AttemptRow) -
         kept,
         (),
         measurer=measurer,
-        blobs=blobs,
+        source=blobs,
         staging=os.path.join(store.tmp, f"{row.id}.stage"),
         trash=os.path.join(store.trash, row.id),
         knows=lambda path, state: False,
@@ -477,6 +535,7 @@ def _put_back(store: Store, measurer: Measurer, blobs: Blobs, row: AttemptRow) -
 def _remove_empty(store: Store, row: AttemptRow) -> None:
     """Lease, private folder and a log that stayed empty: settled attempts leave theirs for
     the next ones of their run."""
+    temporary.remove_tree(f"{store.tmp}/{row.id}.tree")
     if row.temp:
         temporary.remove(row.temp)
     with suppress(FileNotFoundError):

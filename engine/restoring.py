@@ -253,7 +253,7 @@ class Restoring:
                     item.outputs,
                     node.writes if serves else (),
                     measurer=self._run.measurer,
-                    blobs=self._run.blobs,
+                    source=self._run.blobs,
                     staging=f"{self._run.store.tmp}/{item.row.id}.stage",
                     trash=f"{self._run.store.trash}/{item.row.id}",
                     # What a reader needs goes over whatever version stands there, unless only

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from blake3 import blake3
@@ -72,6 +72,7 @@ _COLUMNS: Final = (
     " duration_seconds, log, outputs, value, evidence, recipe, seal"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM results"
+_KEPT: Final = tuple(f.name for f in fields(ResultRow) if f.name != "journal_seq")
 _PUT: Final = (
     f"INSERT INTO results ({_COLUMNS}, used_at) VALUES ({', '.join('?' * 17)})"
     " ON CONFLICT (address) DO UPDATE SET "
@@ -86,6 +87,19 @@ _PUT_OUTPUT: Final = (
     " VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT (path, plan_file, node, state) DO UPDATE SET recorded_at = excluded.recorded_at"
 )
+
+
+def result_to_json(row: ResultRow) -> dict[str, Any]:
+    """Plain values from which `result_from_json` makes the row again; without its position."""
+    told = {name: getattr(row, name) for name in _KEPT}
+    return {**told, "outputs": [list(item) for item in row.outputs]}
+
+
+def result_from_json(told: Mapping[str, Any], journal_seq: int) -> ResultRow:
+    """As it was told, recorded at `journal_seq`."""
+    outputs = tuple((RelPath(path), State(state)) for path, state in told["outputs"])
+    kept = {name: told[name] for name in _KEPT if name != "outputs"}
+    return ResultRow(**kept, outputs=outputs, journal_seq=journal_seq)
 
 
 class Results:

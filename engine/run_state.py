@@ -19,6 +19,7 @@ from assay.engine.attempt import (
 )
 from assay.engine.blobs import Blobs
 from assay.engine.clock import Clock
+from assay.engine.confinement import Outside
 from assay.engine.decision import Decider, Gathered
 from assay.engine.environment import CallerEnvironment
 from assay.engine.events import (
@@ -48,8 +49,10 @@ from assay.engine.store import Store
 from assay.engine.toolchain import Toolchain
 from assay.engine.version_probe import print_version
 from assay.engine.workers import Workers
+from assay.engine.workplace import Workplace, Writers, plan_workplace
 from assay.plans.canonical import JsonValue
 from assay.plans.model import (
+    Boundary,
     NodeName,
     Plan,
 )
@@ -132,6 +135,7 @@ class RunState:
         self.observations = Observations(
             store.root, plan, self.measurer, store.results, remove=remove
         )
+        self._writers: Writers | None = None
         self.values: dict[NodeName, JsonValue] = {}
         """Results of settled nodes."""
         self.decider = Decider(
@@ -157,6 +161,7 @@ class RunState:
             processes=Processes(),
             spares=Spares(),
             caller=self.caller,
+            outside=Outside(store.root),
             is_hurried=lambda: self.killing,
         )
         self.neighbours = Neighbours(store, self.id, plan.file, self.parent)
@@ -231,6 +236,19 @@ class RunState:
                 instances = tuple(index_of[name] for name in names)
                 self.graph.adopt(self.plan, instances, index)
                 self.instances[index] = instances
+
+    def plan_workplace(self, index: int) -> Workplace | None:
+        """Where the attempt whose number is `attempt_ordinal` is to work."""
+        node = self.plan.nodes[index]
+        if node.boundary is Boundary.DECLARED:
+            return None
+        if self._writers is None:
+            self._writers = Writers(self.plan)
+        self._writers.extend(self.plan)
+        place = f"{self.store.tmp}/{self.id}-{self.attempt_ordinal}.tree"
+        return plan_workplace(
+            node, index, self._writers, self.store.root, place, self.clock.now_ns, self.measurer
+        )
 
     def find_failure(self, name: NodeName, key: ActionKey) -> str | None:
         """Why the node failed earlier in this run, if that is its result still."""

@@ -88,6 +88,18 @@ def remove(path: str) -> str | None:
     return None
 
 
+def remove_tree(path: str) -> str | None:
+    """As `remove`, for a folder of any name that assay has made in its own store."""
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            return f"`{path}` is no folder"
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"`{path}` cannot be removed: {_reason(error)}"
+    return _remove_thoroughly(path)
+
+
 def _remove_usual(path: str) -> None:
     """What most commands leave: an empty TMPDIR and perhaps a result."""
     os.rmdir(tmpdir_of(path))

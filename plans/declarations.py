@@ -201,6 +201,7 @@ FORMS: Final[Mapping[str, tuple[Encode, Decode]]] = {
     "retry": (_encode_retry, _decode_retry),
     "resources": (_same, _pairs),
     "locks": (_same, tuple),
+    "requires": (_same, tuple),
     "cache": (_encode_cache, _decode_cache),
     "nondeterministic": (_same, bool),
     "result": (_same, ResultKind),

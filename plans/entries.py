@@ -6,6 +6,7 @@ Does not know the disk: `assay.plans.folders` says what an entry names there.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -84,6 +85,11 @@ def escape_entry(path: str) -> str:
     front, which the caller adds: only the caller knows where the text starts.
     """
     return "".join(f"[{c}]" if c in "{}" else c for c in escape(path))
+
+
+def rebase(entry: str, folder: str) -> str:
+    """The text of an entry relative to the workspace root, as a file in `folder` writes it."""
+    return entry if not folder else posixpath.relpath(entry, folder) + "/" * entry.endswith("/")
 
 
 def _literal(

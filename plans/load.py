@@ -60,6 +60,8 @@ class LoadRequest:
     params: tuple[tuple[str, str], ...] = ()
     cwd: str = "."
     stdin: str | None = None
+    boundary: str | None = None
+    """That of every node, whatever it declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,13 @@ class _Load:
         )
         for name, own in declared.get("nodes", {}).items():
             declaration = declare(
-                scope, name, own, defaults, self.complaints, tier_is_known=tier_is_known
+                scope,
+                name,
+                own,
+                defaults,
+                self.complaints,
+                tier_is_known=tier_is_known,
+                boundary=self.request.boundary,
             )
             if declaration is None:
                 expansion.add_stand_in(use.prefix + name, Origin(file, ("nodes", name)))

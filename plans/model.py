@@ -267,6 +267,8 @@ class Node:
     retry: Retry = Retry()
     resources: tuple[tuple[str, int], ...] = ()
     locks: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    """Capabilities; sorted."""
     cache: CachePolicy = CachePolicy()
     nondeterministic: bool = False
     result: ResultKind | None = None

@@ -59,12 +59,13 @@ UNAVAILABLE: Final[Mapping[str, object]] = {
     "params": ...,
     "detach": False,
     "approval": False,
-    "requires": [],
     "on_conflict": "fail",
     "merge": ...,
-    "boundary": "declared",
 }
 """Keys whose behaviour is still to come, with the value that asks for none of it."""
+
+CAPABILITIES: Final = frozenset({"network"})
+"""What `requires` may name."""
 
 RESERVED_VARIABLES: Final = frozenset(
     {"ASSAY_RUN", "ASSAY_NODE", "ASSAY_ATTEMPT", "ASSAY_RESULT", "ASSAY_IDEMPOTENCY_KEY"}
@@ -77,6 +78,7 @@ _CONVERTED: Final[Mapping[str, Callable[[Any], object]]] = {
     "when": When,
     "tier": Tier,
     "boundary": Boundary,
+    "requires": lambda names: tuple(sorted(set(names))),
     "clean": bool,
     "background": Background,
     "priority": int,
@@ -224,11 +226,13 @@ def declare(
     complaints: Complaints,
     *,
     tier_is_known: bool = True,
+    boundary: str | None = None,
 ) -> Declaration | None:
     """The declaration of one node; None, with the reason among the complaints, for a name
     that cannot be used. Other faults are complained of, and what is left goes on.
 
     `tier_is_known` is false where the defaults have lost keys that were not understood.
+    `boundary` takes the place of whatever is declared.
     """
     full_name = scope.prefix + name
     origin = Origin(scope.file, ("nodes", name))
@@ -240,6 +244,8 @@ def declare(
         complaints.broken.add(full_name)
         return None
     keys = _merge_defaults(defaults, own) if defaults else own
+    if boundary is not None and any(key in keys for key in COMMANDS):
+        keys = {**keys, "boundary": boundary}
     declaration = Declaration(scope, full_name, origin, keys, own)
     _check_keys(declaration, complaints, tier_is_known=tier_is_known)
     return declaration
@@ -289,6 +295,10 @@ def _check_keys(declaration: Declaration, complaints: Complaints, *, tier_is_kno
             if UNAVAILABLE[key] is not ... and isinstance(keys[key], str):
                 what += f" is {describe(keys[key])}, which"
             complain(f"{what} is not available yet", origin, Mark.VALUE)
+    for name in sorted(set(keys.get("requires", ())) - CAPABILITIES):
+        origin = declaration.place("requires")
+        what = subject(origin.keys, declaration.name)
+        complain(f"{what} names `{shown(name)}`, which is not available yet", origin, Mark.VALUE)
     commands = [key for key in COMMANDS if key in keys]
     if len(commands) > 1:
         message = f"Node `{name}` has both `{commands[0]}` and `{commands[1]}`"

@@ -65,6 +65,12 @@ def find_span(text: str, keys: Keys, mark: Mark) -> Span | None:
     return None
 
 
+def find_offsets(text: str, keys: Keys) -> tuple[int, int] | None:
+    """Where the value of exactly this key starts and ends, as offsets."""
+    place = _index(text).places.get(keys)
+    return None if place is None else place[2:]
+
+
 def find_duplicates(text: str) -> tuple[Duplicate, ...]:
     """Every key given more than once, in the order of their second mention."""
     return tuple(_index(text).duplicates)

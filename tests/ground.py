@@ -80,7 +80,7 @@ class Ground:
             outputs,
             writes,
             measurer=self.measurer,
-            blobs=self.blobs,
+            source=self.blobs,
             staging=f"{self.store.tmp}/test-{self._restores}.stage",
             trash=f"{self.store.trash}/test-{self._restores}",
             knows=self.knows,

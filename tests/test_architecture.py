@@ -21,9 +21,17 @@ STOREYS: dict[str, tuple[str, ...]] = {
     ),
     # The only modules that touch the world, one per outside thing.
     "doors": (
-        *("clock", "database", "filesystem", "host_resources", "identity", "lock_files"),
-        *("orphans", "process", "program_lookup", "secrets", "temporary", "version_probe"),
-        "workers",
+        *(
+            "clock",
+            "database",
+            "filesystem",
+            "host_resources",
+            "identity",
+            "landlock",
+            "network_filter",
+        ),
+        *("lock_files", "orphans", "process", "program_lookup", "secrets", "temporary"),
+        *("version_probe", "workers"),
     ),
     # What is kept in `.assay/`.
     "records": (
@@ -32,9 +40,19 @@ STOREYS: dict[str, tuple[str, ...]] = {
     ),
     # Measuring and changing the workspace, one attempt from begin to settle.
     "work": (
-        *("attempt", "certificate", "certify", "claims", "comparing", "compensation", "decision"),
-        *("environment", "intentions", "materialize", "measuring", "observations", "outputs"),
-        *("preimages", "rolling_back", "spares", "surroundings", "toolchain"),
+        *("attempt", "certificate", "certify", "claims", "comparing", "compensation"),
+        *("confinement", "decision", "denials", "environment", "intentions", "materialize"),
+        *(
+            "inference",
+            "landing",
+            "measuring",
+            "observations",
+            "outputs",
+            "preimages",
+            "private_tree",
+            "rolling_back",
+        ),
+        *("spares", "surroundings", "toolchain", "tracing", "workplace"),
     ),
     # What drives the rest: the parts of the run loop, and what is done instead of a run.
     "conductors": (
@@ -42,7 +60,7 @@ STOREYS: dict[str, tuple[str, ...]] = {
         *("neighbours", "opening", "performing", "prediction", "recovery", "restoring"),
         "resumption",
         *("rewinding", "run_loop", "run_request", "run_state", "settlement", "settling"),
-        "undo_order",
+        *("trial", "undo_order"),
     ),
 }
 """The storeys of `engine`, lowest first: a module imports from its own storey and lower ones."""
@@ -57,7 +75,12 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "click": ("cli/",),
     "pathspec": ("plans/folders.py",),
     "subprocess": ("engine/process.py", "engine/version_probe.py"),
-    "ctypes": ("engine/process.py", "engine/secrets.py"),
+    "ctypes": (
+        "engine/landlock.py",
+        "engine/network_filter.py",
+        "engine/process.py",
+        "engine/secrets.py",
+    ),
     "asyncio": (),
     "watchfiles": (),
 }

@@ -24,6 +24,7 @@ from assay.cli.errors import ExitCode, UsageError
 from assay.cli.location import STORE_FOLDER, current_folder, find_root
 from assay.cli.render.text import one_line, paint, size
 from assay.cli.version import version_text
+from assay.engine import landlock
 from assay.engine.store import Store
 from assay.engine.store_errors import StoreError
 
@@ -56,6 +57,7 @@ def perform(call: Call) -> int:
     findings.append(workspace)
     if root is not None:
         findings += [check_file_system(root), check_space(root), check_store(root)]
+    findings.append(check_boundaries(root))
     if call.values.flag("json"):
         described = [
             {"name": f.name, "verdict": f.verdict, "what": f.what, "advice": f.advice}
@@ -108,6 +110,29 @@ def check_shell() -> Finding:
         "/bin/sh is not there or cannot be executed",
         'set `shell = ["PATH", "-ec"]` in the plan, or write `run` as a list',
     )
+
+
+def check_boundaries(root: str | None) -> Finding:
+    """Whether nodes can be held to what they declare, here and by this kernel."""
+    folder = root if root is not None and os.access(root, os.W_OK) else tempfile.gettempdir()
+    try:
+        why = landlock.find_fault(folder)
+    except OSError as error:
+        why = f"no file could be made in `{folder}`: {error.strerror}"
+    if why is not None:
+        return Finding(
+            "boundaries", "warn", why, 'only `boundary = "declared"` is to be had (--boundary)'
+        )
+    support = landlock.find_support()
+    held = ["files"]
+    if support.holds_network:
+        held.append("network")
+    elif support.holds_tcp:
+        held.append("TCP")
+    if support.holds_processes:
+        held.append("signals")
+    what = f"enforced and isolated: {', '.join(held)} (Landlock {support.abi})"
+    return Finding("boundaries", "ok", what)
 
 
 def check_locale() -> Finding:

@@ -11,7 +11,6 @@ from assay.cli.errors import UsageError
 from assay.cli.execution import choose_renderer, execute
 from assay.cli.loading import choose_nodes, load
 from assay.cli.location import find_target
-from assay.cli.options import Values
 from assay.cli.plan_errors import write_diagnostics
 from assay.cli.requests import make_request
 from assay.engine.events import Warned
@@ -19,7 +18,6 @@ from assay.engine.events import Warned
 
 def perform(call: Call) -> int:
     values, out, err = call
-    check_boundary(values)
     if values.flag("resume") and values.flag("new"):
         raise UsageError("`--resume` goes on with a run and `--new` starts over: give one of them")
     target = find_target(values.words)
@@ -49,10 +47,3 @@ def perform(call: Call) -> int:
     else:
         write_diagnostics(plan.loaded.warnings, plan.sources, err)
     return execute(plan, selection, request, tell)
-
-
-def check_boundary(values: Values) -> None:
-    """Only what is there may be asked for."""
-    boundary = values.text("boundary")
-    if boundary not in ("", "declared"):
-        raise UsageError(f"`--boundary {boundary}` is not available yet")

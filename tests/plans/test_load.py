@@ -361,10 +361,9 @@ def test_every_wrong_tier_is_refused(tmp_path: Path) -> None:
         'run = "x"\nparams = { a = 1 }',
         'run = "x"\ndetach = true',
         'run = "x"\napproval = true',
-        'run = "x"\nrequires = ["network"]',
+        'run = "x"\nrequires = ["gpu"]',
         'run = "x"\non_conflict = "rebase"',
         'run = "x"\nmerge = "m"',
-        'run = "x"\nboundary = "enforced"',
     ],
 )
 def test_keys_to_come_are_errors(tmp_path: Path, line: str) -> None:

@@ -18,6 +18,7 @@ from assay.plans.entries import literal_entry
 from assay.plans.model import (
     Argv,
     Background,
+    Boundary,
     CachePolicy,
     CacheScope,
     Digest,
@@ -75,6 +76,8 @@ FULL = Node(
     tier=Tier.COMPENSABLE,
     idempotency_key="2024-05",
     undo=Argv(("undo", "it")),
+    boundary=Boundary.ISOLATED,
+    requires=("network",),
     template=Template(entries("gen/*"), "{}"),
 )
 
@@ -103,10 +106,7 @@ def test_every_field_of_a_node_comes_back() -> None:
     """Each field has a form, and none is lost or changed on the way."""
     assert set(FORMS) == {f.name for f in fields(Node)} - {"origin"}
     plain = Node(NodeName("n"), Origin("p"), command=Argv(("a", "b")))
-    kept = ("boundary",)  # One value for now.
-    assert all(
-        getattr(FULL, f.name) != getattr(plain, f.name) for f in fields(Node) if f.name not in kept
-    )
+    assert all(getattr(FULL, f.name) != getattr(plain, f.name) for f in fields(Node))
     for sample in (FULL, plain, replace(plain, undo=Script("x", ("sh", "-c")))):
         assert decode_declaration(encode_declaration(sample), sample.origin) == sample
 

@@ -2,6 +2,7 @@
 
 from counted import counted
 from effect_sweep import undisturbed_effects
+from held import held, hostile
 from probe import probes
 from running import begin
 from sweep import system_tmp, undisturbed
@@ -10,6 +11,8 @@ from terminal import on_terminal
 __all__ = [
     "begin",
     "counted",
+    "held",
+    "hostile",
     "on_terminal",
     "probes",
     "system_tmp",

@@ -15,7 +15,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from sweep import SWEEP_ALL, check_recovery, count_calls, lay_out, points_of, run_traced
+from sweep import PLAN, SWEEP_ALL, check_recovery, count_calls, lay_out, points_of, run_traced
 from workspace import Workspace
 
 CALLS = (
@@ -56,6 +56,26 @@ def test_a_killed_run_is_completed_by_the_next(
         killed += run_killed(workspace, call, number, system_tmp) != 0
         check_recovery(workspace, undisturbed, system_tmp)
         assert workspace.read("mine/notes") == "nobody declared this\n"
+        shutil.rmtree(workspace.root)
+    assert killed
+
+
+@pytest.mark.timeout(7200 if SWEEP_ALL else 120)
+@pytest.mark.parametrize("boundary", ["enforced", "isolated"])
+@pytest.mark.parametrize("call", ["pwrite64", "rename", "mkdir", "unlink"])
+def test_a_killed_run_of_held_nodes_is_completed_too(
+    tmp_path: Path, system_tmp: Path, undisturbed: dict[str, str], call: str, boundary: str
+) -> None:
+    """C83: also while what a command wrote in its private tree is put in place: nothing is done by
+    halves, and no tree is left behind."""
+    plan = f'[defaults]\nboundary = "{boundary}"\n\n{PLAN}'
+    first, last = count_calls(lay_out(tmp_path / "counted", plan), call, system_tmp)
+    killed = 0
+    for number in points_of(f"{call} {boundary}", first, last):
+        workspace = lay_out(tmp_path / f"{number}", plan)
+        killed += run_killed(workspace, call, number, system_tmp) != 0
+        check_recovery(workspace, undisturbed, system_tmp)
+        assert not list(workspace.path(".assay/tmp").glob("*.tree"))
         shutil.rmtree(workspace.root)
     assert killed
 
