@@ -3,8 +3,9 @@
     plan_attempt     coordinator   everything the try needs, nothing touched yet
     (run loop)       coordinator   records the intent, committed before the command starts
     prepare_attempt  coordinator   old outputs out of the way, inputs it rewrites kept
-    carry_out        worker        the command itself, then what it left is measured
-    (endings)        coordinator   records the outcome
+    carry_out        worker        the command itself, then what it left is judged (see judging)
+    (endings)        coordinator   records the outcome; of an isolated node first what it made,
+                                   which a worker then puts in place (see landing)
 
 After a crash between begin and settle the next run finds the attempt `running` with a
 dead owner: `before` tells how its writes stood, the lease and `ASSAY_ATTEMPT` which of
@@ -13,39 +14,31 @@ its processes live on (see recovery).
 
 from __future__ import annotations
 
-import errno
-import json
 import os
-import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Final, assert_never
+from dataclasses import replace
+from typing import assert_never
 
 from assay.engine import preimages, temporary
 from assay.engine.attempts import AttemptRow, AttemptState
-from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs, Moved, StorageFull
+from assay.engine.bench import Assignment, Bench, Executed, attempt_id
+from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs, Moved
 from assay.engine.claims import claims_of
 from assay.engine.compensation import Compensated, compensate
-from assay.engine.confinement import Outside
-from assay.engine.decision import Gathered, changed_since
+from assay.engine.decision import Gathered
 from assay.engine.effects import EffectRow
-from assay.engine.environment import CallerEnvironment
 from assay.engine.filesystem import FilesystemError, Obstacles, explain_error, make_folders
+from assay.engine.judging import holds_secret, judge, land_attempt
 from assay.engine.known_outputs import KnownOutputs
-from assay.engine.landing import Bundle, CannotLand, find_conflict, land, make_bundle
-from assay.engine.materialize import CannotRestore, Restored, restore
+from assay.engine.materialize import CannotRestore, restore
 from assay.engine.measuring import TRIES, Measurer, Unmeasurable
-from assay.engine.outputs import BrokenBoundary, capture_outputs, clear_outputs, states_before
-from assay.engine.private_tree import Strays
+from assay.engine.outputs import clear_outputs, states_before
 from assay.engine.process import NOT_EXECUTABLE, CannotStart, Ended, Processes, Spawn
-from assay.engine.secrets import find_secret, find_secret_in
 from assay.engine.spares import Spares
-from assay.engine.states import ABSENT, AttemptEnd, AttemptId, RunId, State
-from assay.engine.store import Store
+from assay.engine.states import ABSENT, AttemptEnd, RunId, State
 from assay.engine.workplace import Workplace
-from assay.plans.canonical import canonical_json
-from assay.plans.entries import escape_entry, fixed_folder, matches
+from assay.plans.entries import fixed_folder, matches
 from assay.plans.model import (
     Argv,
     Background,
@@ -53,105 +46,9 @@ from assay.plans.model import (
     EntryKind,
     Node,
     RelPath,
-    ResultKind,
     Script,
     Tier,
 )
-
-_MOST_STRAYS: Final = 10
-"""As many are named: a command can leave any number."""
-
-
-@dataclass(slots=True)
-class Assignment:
-    """One try, as the coordinator hands it to a worker.
-
-    `interrupted` is set by the coordinator before it signals the processes and read by
-    the worker once they have ended: whatever the exit status, an interrupted try is no
-    success.
-    """
-
-    row: AttemptRow
-    index: int
-    node: Node
-    gathered: Gathered
-    spawn: Spawn
-    unfinished: AttemptRow | None
-    """The node's try before this one, in whichever run, when that did not succeed: what it
-    left counts for nothing."""
-    folder: str
-    """The attempt's private folder; TMPDIR is `t` in it, the result file `result`."""
-    kept: tuple[tuple[RelPath, State], ...] = ()
-    """Files the node both reads and writes or removes, stored as they stood."""
-    moved: tuple[RelPath, ...] = ()
-    """Those of them that did not stand as the key says: edited since the run looked."""
-    effect: EffectRow | None = None
-    """Of a node that is not sealed: what is recorded of it before it starts."""
-    workplace: Workplace | None = None
-    """Where its boundary is held; None: it is only declared."""
-    started_at: float | None = None
-    """When its process started, on the monotonic clock."""
-    interrupted: AttemptEnd | None = None
-    interrupted_detail: str = ""
-
-
-@dataclass(slots=True)
-class Executed:
-    """What a worker reports of one try."""
-
-    assignment: Assignment
-    end: AttemptEnd
-    detail: str = ""
-    exit_code: int | None = None
-    signal: int | None = None
-    duration_seconds: float = 0.0
-    outputs: tuple[tuple[RelPath, State], ...] = ()
-    value: str | None = None
-    """Canonical JSON of the node's result."""
-    moved: tuple[RelPath, ...] = ()
-    """Reads that changed while it ran: the result stands but is not cached."""
-    not_stored: str | None = None
-    """Why outputs are not in the store although the node is cacheable."""
-    left_behind: tuple[int, ...] = ()
-    put_back: tuple[RelPath, ...] = ()
-    """Inputs that the failed try may have rewritten, as they stood before it again."""
-    not_put_back: str | None = None
-    has_started: bool = True
-    """False: the command did not run at all."""
-    trashed: Mapping[RelPath, str] = field(default_factory=dict)
-    """What `prepare_attempt` returned, where the worker called it."""
-    bundle: Bundle | None = None
-    """What an isolated node wrote in its private tree and is yet to be put in place, once that is
-    recorded: `land_attempt`."""
-    landed: Restored | None = None
-    """How that was put in place."""
-    set_aside: Mapping[RelPath, str] = field(default_factory=dict)
-    """Files it left in its folders and does not declare, with where they are now."""
-    compensated: Compensated | None = None
-    """What came of taking back a compensable attempt that failed."""
-    log: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What every try of a run works with. `blobs` None: nothing is stored."""
-
-    root: str
-    plan_file: str
-    store: Store
-    measurer: Measurer
-    blobs: Blobs | None
-    processes: Processes
-    spares: Spares
-    caller: CallerEnvironment
-    outside: Outside
-    """What a held node may reach beside the workspace."""
-    is_hurried: Callable[[], bool]
-    """Whether the run was asked, more than once, to end."""
-
-
-def attempt_id(run: RunId, ordinal: int) -> AttemptId:
-    return AttemptId(f"{run}-{ordinal}")
 
 
 def plan_attempt(
@@ -277,7 +174,7 @@ def _keep_input(
     for _ in range(TRIES):
         try:
             state = measurer.state_of(path)
-            if state == ABSENT or (masks and _holds_secret(root, path, state, masks)):
+            if state == ABSENT or (masks and holds_secret(root, path, state, masks)):
                 return state, False
             blobs.put_state(root, path, state)
         except (Moved, FileNotFoundError):
@@ -357,7 +254,7 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
             if is_compensable:
                 executed.compensated = _compensate(bench, assignment, has_started=False)
             return executed
-        executed = _judge(bench, assignment, ended)
+        executed = judge(bench, assignment, ended)
         if executed.bundle is not None and assignment.node.boundary is not Boundary.ISOLATED:
             # Killed in between it is what a node that works in place leaves.
             executed = land_attempt(bench, executed)
@@ -459,216 +356,6 @@ def _keep_log(path: str, spares: Spares | None) -> str | None:
     except FileNotFoundError:
         pass
     return None
-
-
-def _judge(bench: Bench, assignment: Assignment, ended: Ended) -> Executed:
-    executed = Executed(
-        assignment,
-        AttemptEnd.SUCCEEDED,
-        exit_code=ended.exit_code,
-        signal=ended.signal,
-        duration_seconds=ended.duration_seconds,
-        left_behind=ended.left_behind,
-    )
-    if assignment.interrupted is not None:
-        executed.end = assignment.interrupted
-        executed.detail = assignment.interrupted_detail
-    elif ended.signal is not None:
-        executed.end = AttemptEnd.SIGNALLED
-    elif ended.exit_code:
-        executed.end = AttemptEnd.EXITED
-    else:
-        try:
-            _capture(bench, assignment, executed)
-        except BrokenBoundary as error:
-            executed.end = AttemptEnd.BROKE_BOUNDARY
-            executed.detail = "; ".join(error.sentences)
-            executed.bundle = None
-    return executed
-
-
-def land_attempt(bench: Bench, executed: Executed) -> Executed:
-    """Puts the bundle of an attempt in place once it is recorded. Worker thread. What is in the
-    way, or cannot be written, fails the attempt."""
-    assignment, bundle = executed.assignment, executed.bundle
-    workplace, node = assignment.workplace, assignment.node
-    assert bundle is not None
-    assert workplace is not None
-    assert workplace.tree is not None
-    executed.bundle = None
-    try:
-        if node.boundary is Boundary.ISOLATED:
-            path = find_conflict(bundle, bench.measurer)
-            if path is not None:
-                raise CannotLand(
-                    f"`{path}` was changed while it ran, so what it made of it was not put in place"
-                )
-        executed.landed = land(
-            bundle,
-            node.writes,
-            assignment.gathered.reads.states,
-            store=bench.store,
-            measurer=bench.measurer,
-            source=workplace.tree,
-            attempt=assignment.row.id,
-        )
-    except CannotLand as error:
-        executed.end = AttemptEnd.BROKE_BOUNDARY
-        executed.detail = str(error)
-    finally:
-        workplace.tree.mend_shared()
-        workplace.tree.remove()
-    return executed
-
-
-def _capture(bench: Bench, assignment: Assignment, executed: Executed) -> None:
-    """Fills in outputs, value and moved reads. Raises BrokenBoundary."""
-    node = assignment.node
-    masks = assignment.spawn.masks
-    root, measurer, workplace = bench.root, bench.measurer, assignment.workplace
-    if workplace is not None:
-        root, measurer = workplace.root, workplace.measurer
-        try:
-            strays = workplace.find_strays(node)
-            trash = os.path.join(bench.store.trash, assignment.row.id)
-            executed.set_aside = workplace.set_aside(strays, trash)
-            _refuse_strays(strays)
-        except FilesystemError as error:
-            # What cannot be looked through, paths longer than the system takes for one, is not
-            # known to be declared.
-            raise BrokenBoundary((f"what it wrote cannot be looked through: {error}",)) from error
-    executed.value = _read_result(node, temporary.result_of(assignment.folder), masks)
-    blobs = bench.blobs if assignment.node.cache.enabled is not False else None
-    if masks:
-        captured = capture_outputs(node, root, measurer, None)
-        for path, state in captured.outputs:
-            if find_secret(os.fsencode(path), masks) is not None:
-                raise BrokenBoundary(("the name of a file it wrote holds a secret",))
-            if blobs is not None and _holds_secret(root, path, state, masks):
-                executed.not_stored = f"`{path}` holds a secret"
-                blobs = None
-    try:
-        captured = capture_outputs(node, root, measurer, blobs)
-    except StorageFull as error:
-        executed.not_stored = str(error)
-        captured = capture_outputs(node, root, measurer, None)
-    executed.outputs = captured.outputs
-    if workplace is not None and workplace.tree is not None:
-        gone = (*node.removes, *workplace.find_removed(node))
-        executed.bundle = make_bundle(captured.outputs, gone, workplace.base) or None
-        made = [(change.path, change.made) for change in executed.bundle or ()]
-        try:
-            _refuse_misleading(workplace.tree.find_misleading(made, bench.measurer))
-        except Unmeasurable as error:
-            raise BrokenBoundary((f"what it wrote cannot be put in place: {error}",)) from error
-    reads = assignment.gathered.reads.states
-    if workplace is not None and workplace.tree is not None:
-        # Of a copy nothing that happens to the original is seen.
-        tree = workplace.tree
-        assignment.moved += tuple(tree.moved)
-        reads = {path: state for path, state in reads.items() if path in tree.shared}
-    executed.moved = assignment.moved + changed_since(
-        reads,
-        node,
-        bench.measurer,
-        lambda path: matches(node.writes, RelPath(path)),
-        _began_ns(assignment),
-    )
-
-
-def _refuse_strays(strays: Strays) -> None:
-    """Raises BrokenBoundary for what is not declared, with the line that declares it."""
-    problems = [
-        f'it wrote `{path}`, which it does not declare: add "{escape_entry(path)}" to its `writes`'
-        for path in strays.created
-    ]
-    problems += [
-        f'it changed `{path}`, which it only reads: add "{escape_entry(path)}" to its `writes`'
-        for path in strays.changed
-    ]
-    problems += [
-        f'it removed `{path}`, which it only reads: add "{escape_entry(path)}" to its `removes`'
-        for path in strays.removed
-    ]
-    if len(problems) > _MOST_STRAYS:
-        more = len(problems) - _MOST_STRAYS
-        problems = [*problems[:_MOST_STRAYS], f"and {more} more like these"]
-    if problems:
-        raise BrokenBoundary(problems)
-
-
-def _refuse_misleading(links: Sequence[tuple[RelPath, str]]) -> None:
-    """Raises BrokenBoundary for links among the outputs that lead to something else once they are
-    in place: nothing would be as it was measured."""
-    if links:
-        raise BrokenBoundary(
-            [
-                f"`{path}` leads to `{text}`, which is not there what it was for the command:"
-                " declare what it leads to, and make it relative"
-                for path, text in links
-            ]
-        )
-
-
-def _began_ns(assignment: Assignment) -> int:
-    """When the attempt began, by the clock that stamps files, which may be another machine's or
-    set meanwhile: its lease was made or renamed right before the start, and not changed since."""
-    try:
-        return os.stat(assignment.spawn.lease).st_ctime_ns
-    except OSError:  # a process that may outlive the node has none
-        return int(assignment.row.began_at * 1e9)
-
-
-def _read_result(node: Node, path: str, masks: tuple[bytes, ...]) -> str | None:
-    if node.result is None:
-        return None
-    try:
-        # Without blocking: the command may have made a named pipe of it. Nor through a link: what
-        # holds the command does not hold assay.
-        how_else = os.O_NONBLOCK | os.O_NOFOLLOW
-        with open(path, "rb", opener=lambda name, how: os.open(name, how | how_else)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise BrokenBoundary(("its result is not a plain file",))
-            if status.st_size > node.max_result_bytes:
-                raise BrokenBoundary(
-                    (
-                        f"its result has {status.st_size} bytes; `max_result_bytes` is"
-                        f" {node.max_result_bytes}",
-                    )
-                )
-            data = file.read(node.max_result_bytes + 1)
-    except FileNotFoundError:
-        raise BrokenBoundary(
-            (f'it declares `result = "{node.result.value}"` but wrote nothing to $ASSAY_RESULT',)
-        ) from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise BrokenBoundary(("its result is not a plain file",)) from error
-        raise BrokenBoundary((f"its result cannot be read: {error.strerror}",)) from error
-    if find_secret(data, masks) is not None:
-        raise BrokenBoundary(("its result holds a secret",))
-    try:
-        text = data.decode()
-        if node.result is ResultKind.TEXT:
-            return canonical_json(text.rstrip("\n")).decode()
-        return canonical_json(json.loads(text)).decode()
-    except UnicodeDecodeError:
-        raise BrokenBoundary(("its result is not UTF-8",)) from None
-    except (ValueError, RecursionError) as error:
-        raise BrokenBoundary((f"its result is not JSON: {error}",)) from None
-
-
-def _holds_secret(root: str, path: RelPath, state: State, masks: tuple[bytes, ...]) -> bool:
-    """Whether what the store would keep of an output holds a secret: a file's bytes or the
-    text of a link."""
-    absolute = os.path.join(root, path)
-    if state.startswith("link:"):
-        return find_secret(os.fsencode(os.readlink(absolute)), masks) is not None
-    if not state.startswith(("file:", "exec:")):
-        return False
-    with open(absolute, "rb") as file:
-        return find_secret_in(file, masks) is not None
 
 
 def _states_before(bench: Bench, node: Node, unfinished: AttemptRow | None) -> dict[RelPath, State]:

@@ -12,13 +12,9 @@ from typing import Final
 
 from assay.engine import preimages, recovery
 from assay.engine.admission import demand_of
-from assay.engine.attempt import (
-    Assignment,
-    carry_out,
-    plan_attempt,
-    prepare_attempt,
-)
+from assay.engine.attempt import carry_out, plan_attempt, prepare_attempt
 from assay.engine.attempts import AttemptRow
+from assay.engine.bench import Assignment
 from assay.engine.claims import claims_of
 from assay.engine.decision import Gathered
 from assay.engine.events import (

@@ -13,7 +13,7 @@ from typing import Final
 
 from assay.engine import preimages
 from assay.engine.admission import demand_of
-from assay.engine.attempt import Executed, land_attempt
+from assay.engine.bench import Executed
 from assay.engine.blobs import BlobCorrupt, BlobMissing
 from assay.engine.denials import find_denials
 from assay.engine.dispatch import Dispatch
@@ -25,6 +25,7 @@ from assay.engine.events import (
 from assay.engine.filesystem import FilesystemError, read_end
 from assay.engine.intentions import Perform
 from assay.engine.journal import Fact
+from assay.engine.judging import land_attempt
 from assay.engine.keys import is_cacheable
 from assay.engine.landlock import find_support
 from assay.engine.materialize import CannotRestore, Restored, restore

@@ -12,7 +12,7 @@ from signal import Signals
 from typing import assert_never
 
 from assay.engine.admission import demand_of
-from assay.engine.attempt import Assignment, Executed, attempt_id
+from assay.engine.bench import Assignment, Executed, attempt_id
 from assay.engine.comparing import find_evidence, judge_with, key_over
 from assay.engine.compensation import describe_undo
 from assay.engine.decision import Gathered, Serve

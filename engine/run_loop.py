@@ -24,10 +24,7 @@ from queue import Empty
 from typing import Final
 
 from assay.engine.admission import demand_of
-from assay.engine.attempt import (
-    Assignment,
-    Executed,
-)
+from assay.engine.bench import Assignment, Executed
 from assay.engine.certify import write_certificate
 from assay.engine.clock import Clock, SystemClock
 from assay.engine.compensation import UNDO_SUFFIX

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from assay.engine.admission import Admission
-from assay.engine.attempt import (
-    Bench,
-)
+from assay.engine.bench import Bench
 from assay.engine.blobs import Blobs
 from assay.engine.clock import Clock
 from assay.engine.confinement import Outside

@@ -8,9 +8,7 @@ import json
 from collections.abc import Mapping
 from functools import partial
 
-from assay.engine.attempt import (
-    Executed,
-)
+from assay.engine.bench import Executed
 from assay.engine.decision import Gathered, Serve
 from assay.engine.environment import project
 from assay.engine.events import (

@@ -21,17 +21,9 @@ STOREYS: dict[str, tuple[str, ...]] = {
     ),
     # The only modules that touch the world, one per outside thing.
     "doors": (
-        *(
-            "clock",
-            "database",
-            "filesystem",
-            "host_resources",
-            "identity",
-            "landlock",
-            "network_filter",
-        ),
-        *("lock_files", "orphans", "process", "program_lookup", "secrets", "temporary"),
-        *("version_probe", "workers"),
+        *("clock", "database", "filesystem", "host_resources", "identity", "landlock"),
+        *("lock_files", "network_filter", "orphans", "process", "program_lookup", "secrets"),
+        *("temporary", "version_probe", "workers"),
     ),
     # What is kept in `.assay/`.
     "records": (
@@ -40,19 +32,11 @@ STOREYS: dict[str, tuple[str, ...]] = {
     ),
     # Measuring and changing the workspace, one attempt from begin to settle.
     "work": (
-        *("attempt", "certificate", "certify", "claims", "comparing", "compensation"),
-        *("confinement", "decision", "denials", "environment", "intentions", "materialize"),
-        *(
-            "inference",
-            "landing",
-            "measuring",
-            "observations",
-            "outputs",
-            "preimages",
-            "private_tree",
-            "rolling_back",
-        ),
-        *("spares", "surroundings", "toolchain", "tracing", "workplace"),
+        *("attempt", "bench", "certificate", "certify", "claims", "comparing", "compensation"),
+        *("confinement", "decision", "denials", "environment", "inference", "intentions"),
+        *("judging", "landing", "materialize", "measuring", "observations", "outputs"),
+        *("preimages", "private_tree", "rolling_back", "spares", "surroundings", "toolchain"),
+        *("tracing", "workplace"),
     ),
     # What drives the rest: the parts of the run loop, and what is done instead of a run.
     "conductors": (
