@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from assay.engine import preimages, temporary
-from assay.engine.attempts import AttemptRow, AttemptState
+from assay.engine.attempts import AttemptRow, AttemptState, Claims
 from assay.engine.bench import Assignment, Bench, Executed, attempt_id
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs, Moved
 from assay.engine.claims import claims_of
@@ -43,6 +43,7 @@ from assay.plans.model import (
     Argv,
     Background,
     Boundary,
+    Entry,
     EntryKind,
     Node,
     RelPath,
@@ -108,7 +109,7 @@ def plan_attempt(
             log=log,
             temp=folder,
             pid=None,
-            claims=claims_of(node, bench.plan_file),
+            claims=_claims_of(node, workplace, bench.plan_file),
             before=_states_before(bench, node, unfinished),
             detail="",
         ),
@@ -132,6 +133,15 @@ def plan_attempt(
         ),
         folder=folder,
     )
+
+
+def _claims_of(node: Node, workplace: Workplace | None, plan_file: str) -> Claims:
+    """With the folders that are opened for it: what comes to lie there is taken for its work."""
+    claims = claims_of(node, plan_file)
+    if workplace is None or workplace.tree is not None:
+        return claims
+    opened = tuple(Entry(EntryKind.TREE, RelPath(folder)) for folder in workplace.opened)
+    return replace(claims, writes=claims.writes + opened)
 
 
 def prepare_attempt(

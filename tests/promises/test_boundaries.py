@@ -746,3 +746,21 @@ def test_kernel_without_landlock(held: Counted, tmp_path: Path) -> None:
     found = {each["name"]: each for each in json.loads(assay("doctor", "--json").out)}
     assert found["boundaries"]["verdict"] == "warn"
     assert "Landlock" in found["boundaries"]["what"]
+
+
+def test_two_plans_that_write_in_one_folder(held: Counted, probes: Probes, begin: Begin) -> None:
+    """C47: what another run's node makes in a folder that is open to this one is never taken for
+    its own: the second waits."""
+    write = f"{shlex.join(probes.argv('a'))}; echo a > out/a"
+    a = {"boundary": "enforced", "run": write, "writes": ["out/a"]}
+    held.write("a.json", json.dumps({"nodes": {"a": a}}))
+    b = {"boundary": "enforced", "run": "echo b > out/b", "writes": ["out/b"]}
+    held.write("b.json", json.dumps({"nodes": {"b": b}}))
+    first = begin("a.json")
+    probe = probes.arrive("a")
+    second = begin("b.json")
+    second.told("waiting-for-run", "b")
+    probe.exit()
+    assert first.finish().code == 0
+    assert second.finish().code == 0
+    assert (held.read("out/a"), held.read("out/b")) == ("a\n", "b\n")

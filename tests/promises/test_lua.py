@@ -135,6 +135,23 @@ def test_lua_is_built_from_a_moved_copy_without_compiling(lua: Workspace, tmp_pa
     assert set(Workspace(copy).run("link").outcomes.values()) == {"clean"}
 
 
+def test_lua_is_built_alike_under_every_boundary(lua: Workspace) -> None:
+    """C47: held to what it declares, each step makes the very files that it makes when it is
+    believed; a header that is left out is named."""
+    lua.run()
+    made = {path.name: path.read_bytes() for path in lua.path("build").iterdir()}
+    for boundary in ("enforced", "isolated"):
+        shutil.rmtree(lua.path("build"))
+        held = lua.run("--boundary", boundary)
+        assert set(held.outcomes.values()) == {"built"}
+        assert {path.name: path.read_bytes() for path in lua.path("build").iterdir()} == made
+        assert set(lua.run("--boundary", boundary).outcomes.values()) <= {"clean"}
+    edit(lua, "plan.toml", '"lua/*.h"]', '"lua/*.h", "!lua/lprefix.h"]')
+    left_out = lua.assay("run", "--boundary", "enforced", "cc[lua/lvm.c]")
+    assert left_out.code == 1
+    assert "`lua/lprefix.h` is not among its `reads`" in left_out.err
+
+
 def say(workspace: Workspace, chunk: str) -> str:
     """What the interpreter that was built prints for a chunk of Lua."""
     done = subprocess.run(
