@@ -47,8 +47,11 @@ def find_nothing_to_do(call: Call) -> int | None:
 
 def ask(target: Target, values: Values) -> Question:
     """What is asked of the plan, whatever stands in it."""
+    # As the plan is loaded: links on the way are resolved, the file's own name is kept, which says
+    # where its workspace is.
+    folder, file = os.path.split(os.path.normpath(os.path.join(target.cwd, target.plan)))
     return Question(
-        plan_path=os.path.realpath(os.path.join(target.cwd, target.plan)),
+        plan_path=os.path.join(os.path.realpath(folder), file),
         targets=target.nodes,
         tags=values.texts("tag"),
         params=read_params(values.texts("param")),

@@ -8,7 +8,7 @@ nothing else.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from assay.engine.tracing import Trace
@@ -19,6 +19,7 @@ FEWEST = 3
 """Files alike in a folder before they are named together."""
 
 _BUILT_IN = (".assay", ".git")
+_BYTECODE = "__pycache__"
 
 _EVERYWHERE = frozenset(
     [
@@ -103,22 +104,34 @@ class Inferred:
 
 
 def infer(
-    trace: Trace, root: str, search: str, existed: frozenset[str], own_tools: frozenset[str]
+    trace: Trace,
+    root: str,
+    search: str,
+    existed: frozenset[str],
+    own_tools: frozenset[str],
+    is_output: Callable[[str], bool],
 ) -> Inferred:
     """`existed` are the files, absolute, that were there before the command began; `search` is its
-    PATH; `own_tools` are programs that count anyway: what argv[0] names, and the shell."""
+    PATH; `own_tools` are programs that count anyway: what argv[0] names, and the shell;
+    `is_output` tells of what the node declares to make, and so may find from last time."""
     gone = [path for path in _within(trace.gone, root) if f"{root}/{path}" in existed]
     removes = [path for path in gone if not os.path.lexists(f"{root}/{path}")]
     reads = [
         path
-        for path in _within(trace.read, root)
-        if f"{root}/{path}" in existed and not _is_folder(root, path)
+        for path in dict.fromkeys(map(_source_of, _within(trace.read, root)))
+        if f"{root}/{path}" in existed and not _is_folder(root, path) and not is_output(path)
     ]
-    written = [path for path in _within(trace.written, root) if _is_file(root, path)]
+    written = [
+        path
+        for path in _within(trace.written, root)
+        if _is_file(root, path) and path == _source_of(path)
+    ]
     trees = _outermost(
         path
         for path in _within(trace.made, root)
-        if os.path.isdir(f"{root}/{path}") and _is_new(f"{root}/{path}", existed)
+        if os.path.isdir(f"{root}/{path}")
+        and os.path.basename(path) != _BYTECODE
+        and _is_new(f"{root}/{path}", existed)
     )
     loose = [path for path in written if not any(is_below(path, tree) for tree in trees)]
     writes = [f"{escape_entry(RelPath(tree))}/" for tree in trees]
@@ -135,6 +148,14 @@ def infer(
         tuple(sorted(removes)),
         tuple(sorted(tools - own_tools - _EVERYWHERE)),
     )
+
+
+def _source_of(path: str) -> str:
+    """The module that Python's bytecode was made of, which nobody declares; any other path."""
+    folder, name = os.path.split(path)
+    if os.path.basename(folder) != _BYTECODE:
+        return path
+    return os.path.join(os.path.dirname(folder), name.split(".", 1)[0] + ".py")
 
 
 def _within(paths: Iterable[str], root: str) -> Iterator[str]:

@@ -74,8 +74,12 @@ def land_attempt(bench: Bench, executed: Executed) -> Executed:
     assert workplace.tree is not None
     executed.bundle = None
     try:
-        if node.boundary is Boundary.ISOLATED:
-            path = find_conflict(bundle, bench.measurer)
+        reads = assignment.gathered.reads.states
+        held = bundle
+        if node.boundary is not Boundary.ISOLATED:
+            held = tuple(change for change in bundle if change.path in reads)
+        if held:
+            path = find_conflict(held, bench.measurer)
             if path is not None:
                 raise CannotLand(
                     f"`{path}` was changed while it ran, so what it made of it was not put in place"
@@ -83,7 +87,7 @@ def land_attempt(bench: Bench, executed: Executed) -> Executed:
         executed.landed = land(
             bundle,
             node.writes,
-            assignment.gathered.reads.states,
+            reads,
             store=bench.store,
             measurer=bench.measurer,
             source=workplace.tree,

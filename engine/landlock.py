@@ -19,7 +19,6 @@ import os
 import platform
 import struct
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -235,21 +234,22 @@ def enter(domain: Domain) -> None:
 
 
 def find_fault(folder: str) -> str | None:
-    """Why nothing can be held in the absolute `folder`, as a clause; None when it is. Tries it:
-    makes a file there, removes it again. Raises OSError where none can be made."""
+    """Why nothing can be held in the absolute `folder`, as a clause; None when it is. Tries it: who
+    may reach nothing must not be able to list it. Raises OSError where it cannot be listed."""
     support = find_support()
     if not support.holds_files:
         return support.reason
-    descriptor, path = tempfile.mkstemp(prefix="boundary-", dir=folder)
-    os.close(descriptor)
+
+    def look() -> None:
+        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    look()
     try:
-        call_within(Domain((), network=True), lambda: os.close(os.open(path, os.O_RDONLY)))
+        call_within(Domain((), network=True), look)
     except PermissionError:
         return None
     except Unavailable as error:
         return str(error)
-    finally:
-        os.unlink(path)
     return f"the file system of `{folder}` lets through what the kernel is told to refuse"
 
 

@@ -82,12 +82,13 @@ def try_node(
             raise Refused("has no command")
         case _:
             assert_never(node.command)
+    secrets = caller.secrets(node)
     attempt = AttemptId(f"infer-{os.urandom(4).hex()}")
     folder = temporary.plan_temp(attempt, caller.variables)
     temporary.make(folder)
     cwd = root if node.workdir == "." else f"{root}/{node.workdir}"
     told, log = f"{folder}/trace", f"{folder}/log"
-    environ = caller.for_child(node, values, caller.secrets(node))
+    environ = caller.for_child(node, values, secrets)
     environ |= {
         "TMPDIR": temporary.tmpdir_of(folder),
         "ASSAY_RUN": "infer",

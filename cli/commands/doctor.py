@@ -114,11 +114,11 @@ def check_shell() -> Finding:
 
 def check_boundaries(root: str | None) -> Finding:
     """Whether nodes can be held to what they declare, here and by this kernel."""
-    folder = root if root is not None and os.access(root, os.W_OK) else tempfile.gettempdir()
+    folder = root or tempfile.gettempdir()
     try:
         why = landlock.find_fault(folder)
     except OSError as error:
-        why = f"no file could be made in `{folder}`: {error.strerror}"
+        why = f"`{folder}` cannot be listed: {error.strerror}"
     if why is not None:
         return Finding(
             "boundaries", "warn", why, 'only `boundary = "declared"` is to be had (--boundary)'

@@ -20,8 +20,8 @@ from assay.engine.run_request import Cancellation
 from assay.engine.store import Store
 from assay.engine.trial import NoTracer, Tried, find_values, try_node
 from assay.plans.editing import CannotEdit, set_lists
-from assay.plans.entries import rebase
-from assay.plans.model import Argv, Node, Script, Tier
+from assay.plans.entries import matches, rebase
+from assay.plans.model import Argv, EntryKind, Node, RelPath, Script, Tier
 
 
 def perform(call: Call) -> int:
@@ -33,13 +33,20 @@ def perform(call: Call) -> int:
     node = _find_node(plan, target.nodes[0])
     tried = _try(plan, node)
     found = infer(
-        tried.trace, plan.loaded.root, tried.search, tried.existed, _own_tools(node, tried)
+        tried.trace,
+        plan.loaded.root,
+        tried.search,
+        tried.existed,
+        _own_tools(node, tried),
+        lambda path: matches(node.writes, RelPath(path)) and not matches(node.reads, RelPath(path)),
     )
     out.write("".join(f"{key} = {_written(entries)}\n" for key, entries in _told(found)))
     err.write(f"`{one_line(node.name)}` ran for {duration(tried.ended.duration_seconds)}\n")
     _tell_failure(tried, call)
     if values.flag("write"):
-        _write(plan, node, found)
+        if tried.ended.exit_code != 0:
+            raise UsageError(f"`{node.origin.file}` is left as it is: the command did not end well")
+        _write(plan, node, found, call)
         err.write(f"`{node.origin.file}` says so now\n")
     return ExitCode.DONE
 
@@ -123,7 +130,7 @@ def _tell_failure(tried: Tried, call: Call) -> None:
         call.err.write(f"   | {one_line(line)}\n")
 
 
-def _write(plan: LoadedPlan, node: Node, found: Inferred) -> None:
+def _write(plan: LoadedPlan, node: Node, found: Inferred, call: Call) -> None:
     """Changes the plan file, which keeps everything else."""
     file = node.origin.file
     name = str(node.origin.keys[-1])
@@ -140,6 +147,13 @@ def _write(plan: LoadedPlan, node: Node, found: Inferred) -> None:
     lists = {key: [rebase(each, folder) for each in entries] for key, entries in _told(found)}
     if "tools" in lists:
         lists["tools"] = list(found.tools)
+    for key, entries in (("reads", node.reads), ("writes", node.writes)):
+        if any(
+            entry.exclude or entry.optional or entry.kind is EntryKind.GLOB for entry in entries
+        ):
+            # What a person has written with more in mind than what happened this time.
+            del lists[key]
+            call.err.write(f"`{key}` stays as it is: it has patterns or options of its own\n")
     try:
         with open(path, encoding="utf-8", newline="") as text:
             before = text.read()

@@ -82,7 +82,6 @@ def test_no_arguments_print_the_help(workspace: Workspace) -> None:
             ),
         ),
         (["run", "-j", "0"], "error: `--jobs` must be a positive integer, not `0`\n"),
-        (["run", "--boundary", "enforced"], "error: `--boundary enforced` is not available yet\n"),
         (["run", "-p", "mode"], "error: `-p` needs NAME=VALUE, not `mode`\n"),
         (["cache", "gc", "--max-size", "x"], None),
     ],

@@ -248,13 +248,16 @@ def test_links_that_would_mislead(bench: Bench) -> None:
 
 
 def test_outputs_are_moved_out(bench: Bench) -> None:
-    """A file or a link goes as it is to where it is asked for."""
+    """A file or a link is moved from where it is, without a place in between."""
     bench.stage()
     (bench.place / "f").write_text("f")
     (bench.place / "l").symlink_to("f")
     for name in ("f", "l"):
         target = bench.root.parent / f"staged-{name}"
-        bench.tree.stage_output(RelPath(name), State(""), str(target))
+        place = bench.tree.stage_output(RelPath(name), State(""), "/nowhere")
+        assert place == str(bench.place / name)
+        os.rename(place, target)
+    assert not bench.tree.needs_folder
     assert (bench.root.parent / "staged-f").read_text() == "f"
     assert os.readlink(bench.root.parent / "staged-l") == "f"
     assert bench.listing() == {}

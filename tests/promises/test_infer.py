@@ -158,3 +158,36 @@ def test_a_signal_leaves_nothing(counted: Counted, probes: Probes) -> None:
     _, err = running.communicate()
     assert running.returncode == 143
     assert "Traceback" not in err
+
+
+def test_what_a_person_has_written_with_more_in_mind_stays(counted: Counted) -> None:
+    """Patterns, exclusions and optional entries are not replaced by what was read this time, and a
+    command that fails changes nothing."""
+    counted.write("t/a", "a\n")
+    text = (
+        '[nodes.n]\nrun = "cat t/a > o"\n'
+        'reads = ["t/*", "!t/skip*", { path = "conf", optional = true }]  # mine\n'
+    )
+    counted.write("plan.toml", text)
+    done = counted.assay("infer", "n", "--write")
+    assert done.code == 0
+    assert "`reads` stays as it is" in done.err
+    assert counted.read("plan.toml") == text + 'writes = ["o"]\n'
+    failing = '[nodes.n]\nrun = "cat t/a; exit 3"\n'
+    counted.write("plan.toml", failing)
+    refused = counted.assay("infer", "n", "--write")
+    assert refused.code == 2
+    assert "did not end well" in refused.err
+    assert counted.read("plan.toml") == failing
+
+
+def test_modules_are_declared_not_their_bytecode(counted: Counted) -> None:
+    """What Python keeps of a module is not what it is made of."""
+    counted.write("pkg/__init__.py", "")
+    counted.write("pkg/core.py", "X = 1\n")
+    counted.write("main.py", "import pkg.core\nopen('o', 'w').write(str(pkg.core.X))\n")
+    counted.plan({"n": {"run": ["python3", "main.py"]}})
+    for _ in range(2):
+        found = told(counted.assay("infer", "n"))
+        assert {"main.py", "pkg/__init__.py", "pkg/core.py"} <= set(found["reads"])
+        assert not any("__pycache__" in entry for entry in found["reads"] + found["writes"])

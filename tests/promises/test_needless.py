@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from counted import Counted
-from workspace import Finished
+from workspace import Finished, Workspace
 
 CHAIN = {
     "x": {"run": "cat src > mid", "reads": ["src"], "writes": ["mid"]},
@@ -294,3 +294,21 @@ def test_value_reference_costs_its_reader_only_when_the_value_changes(counted: C
         assert counted.ran() == executed, value
         counted.rests()
     assert counted.read("o") == "1\n"
+
+
+def test_a_plan_file_that_is_a_link_has_a_workspace_of_its_own(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    """C125: what was done beside the plan that it leads to says nothing of the folder it is in."""
+    workspace.write(
+        "plan.toml", '[nodes.n]\nrun = "cat in > out"\nreads = ["in"]\nwrites = ["out"]\n'
+    )
+    workspace.write("in", "1\n")
+    for _ in range(2):
+        workspace.run()
+    other = Workspace(tmp_path / "other")
+    other.root.mkdir()
+    other.write("in", "2\n")
+    other.path("plan.toml").symlink_to(workspace.path("plan.toml"))
+    assert other.assay("run").code == 0
+    assert other.read("out") == "2\n"
