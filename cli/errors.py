@@ -140,6 +140,8 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
     from assay.engine.resumption import IsAround, IsComplete, OwnerLives
     from assay.engine.rewinding import CannotRewind
     from assay.engine.settling import IsClosed, NoEffect, StillRuns
+    from assay.engine.states import EffectState
+    from assay.plans.model import Tier
 
     match error:
         case OwnerLives():
@@ -173,8 +175,13 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
             commands = []
             for row in error.rows:
                 words = f"assay settle {row.run} {shlex.quote(row.node)}"
-                either = f"`{words} --done`, or `--not-done`,"
-                commands.append(either if may_be_done(row) else f"`{words} --not-done`")
+                stands = row.tier is Tier.COMPENSABLE and row.state is EffectState.SUCCEEDED
+                if stands:
+                    commands.append(f"`{words} --done`")
+                elif may_be_done(row):
+                    commands.append(f"`{words} --done`, or `--not-done`,")
+                else:
+                    commands.append(f"`{words} --not-done`")
             message = f"The plan no longer has a node that an earlier run left open: {error}"
             hint = f"{' and '.join(commands)} settles it; `assay run --new` starts over"
             return Complaint("error", message, hint, ExitCode.OPERATOR)

@@ -24,8 +24,8 @@ from assay.engine.measuring import Measurer
 from assay.engine.orphans import Trace, find_all_survivors
 from assay.engine.preimages import DamagedPreimage, RolledBack
 from assay.engine.process import CannotStart, Processes, Spawn
-from assay.engine.states import AttemptEnd, AttemptId, EffectState
-from assay.plans.model import Argv, Node, Script, Secret
+from assay.engine.states import AttemptEnd, AttemptId, EffectState, State
+from assay.plans.model import Argv, Node, RelPath, Script, Secret
 
 if TYPE_CHECKING:
     from assay.engine.store import Store
@@ -110,12 +110,14 @@ def compensate(
     processes: Processes,
     caller: CallerEnvironment,
     is_hurried: Callable[[], bool],
+    stays: Mapping[RelPath, State] | None = None,
 ) -> Compensated:
     """Takes the effect back, as far as that has not been done yet. Blocks; raises nothing for
-    anything a command or a disk can do. Once `is_hurried` no undo is begun."""
+    anything a command or a disk can do. Once `is_hurried` no undo is begun.
+    `stays` is what others have made of its files since, and that is left alone."""
     files = RolledBack()
     if row.state is not EffectState.COMPENSATING:
-        done = roll_back_files(row, store=store, measurer=measurer, blobs=blobs)
+        done = roll_back_files(row, store=store, measurer=measurer, blobs=blobs, stays=stays)
         if done.state is not EffectState.COMPENSATING:
             return done
         files = done.files
@@ -133,7 +135,12 @@ def compensate(
 
 
 def roll_back_files(
-    row: EffectRow, *, store: Store, measurer: Measurer, blobs: Blobs
+    row: EffectRow,
+    *,
+    store: Store,
+    measurer: Measurer,
+    blobs: Blobs,
+    stays: Mapping[RelPath, State] | None = None,
 ) -> Compensated:
     """The first half: COMPENSATING when the undo is to follow. Where no pre-image was kept the
     command never started, unless it is recorded as done."""
@@ -152,6 +159,7 @@ def roll_back_files(
             blobs=blobs,
             staging=f"{store.tmp}/{row.attempt}.stage",
             trash=f"{store.trash}/{row.attempt}",
+            stays=stays or {},
         )
     except (DamagedPreimage, BlobMissing, BlobCorrupt) as error:
         return _failed(f"its files cannot be put back: {error}")

@@ -319,7 +319,9 @@ class Dispatch:
         """The intent is committed: clear the way, tell, and hand over to a worker."""
         index, node, row = assignment.index, assignment.node, assignment.row
         queued = self._run.queued.pop(index)
-        if not self._run.graph.is_settled(index):
+        if self._run.graph.is_settled(index):
+            self._run.rerunning.add(index)
+        else:
             self._run.graph.move(index, NodeState.RUNNING)
         self._run.tries[index] = row.number
         self._run.retrying.discard(index)

@@ -95,6 +95,7 @@ class Endings:
         node, row = assignment.node, assignment.row
         keeps = node.background is Background.KEEP
         del self._dispatch.running[row.id]
+        self._run.rerunning.discard(assignment.index)
         self._run.admission.give_back(demand_of(node))
         self._dispatch.release_host(row.id)
         if assignment.gathered.address in self._run.made:

@@ -232,6 +232,10 @@ class Observations:
         for path in self._plan.nodes[index].removes:
             self._current[path] = ABSENT
 
+    def made_within(self, entries: tuple[Entry, ...]) -> dict[RelPath, State]:
+        """What nodes of this run have left, or removed, where these entries name it."""
+        return {path: state for path, state in self._current.items() if matches(entries, path)}
+
     def gather_outputs(self, index: int, instances: tuple[int, ...]) -> None:
         """A group settled, leaving nothing, or a template, leaving what its instances left."""
         outputs = [item for instance in instances for item in self._produced.get(instance, ())]

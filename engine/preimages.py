@@ -161,8 +161,10 @@ def roll_back(
     blobs: Blobs,
     staging: str,
     trash: str,
+    stays: Mapping[RelPath, State],
 ) -> RolledBack:
-    """Makes everything as `preimage` says, byte for byte and mode for mode, and checks it.
+    """Makes everything as `preimage` says, byte for byte and mode for mode, and checks it. What
+    stands as `stays` says is left alone: others have made it so since.
 
     What stands there instead goes if it is what the attempt is known to have `made`, else to
     the folder `trash` (as `restore` uses it). None: that is not known, so whatever came since
@@ -172,7 +174,7 @@ def roll_back(
     FilesystemError, BlobMissing, BlobCorrupt.
     """
     try:
-        return _roll_back(preimage, made, measurer, blobs, staging, trash)
+        return _roll_back(preimage, made, measurer, blobs, staging, trash, stays)
     except OSError as error:
         raise _unreadable(measurer.root, error) from error
 
@@ -202,17 +204,21 @@ def _roll_back(
     blobs: Blobs,
     staging: str,
     trash: str,
+    stays: Mapping[RelPath, State],
 ) -> RolledBack:
     root = measurer.root
+    standing = {path for path, state in stays.items() if _stands(path, state, measurer)}
     own = {path: _own_part(state) for path, state in (made or {}).items()}
     behind = preimage.behind
     if made is not None:
         written = _find_written_through(root, preimage, made)
         own |= written
         behind = tuple(item for item in behind if item[0] in written)
-    preimage = replace(preimage, entries=preimage.entries + behind)
+    entries = tuple(e for e in preimage.entries + behind if e[0] not in standing)
+    preimage = replace(preimage, entries=entries)
     wanted = {path: state for path, state, _ in preimage.entries}
     needed = _folders_above(wanted) | {path for path, _ in preimage.folders}
+    needed |= _folders_above(standing) | standing
     extra = [
         path for path in _list(root, preimage.places) if path not in wanted and path not in needed
     ]

@@ -7,8 +7,8 @@ What the store cannot give back is executed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -30,7 +30,6 @@ from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
-    ABSENT,
     NOTHING_LEFT,
     ActionKey,
     AttemptEnd,
@@ -72,6 +71,8 @@ class RestoreJob:
     is restored then."""
     find_undoes: Callable[[], tuple[EffectRow, ...]] = tuple
     """What `undoes` would be now."""
+    stays: Mapping[RelPath, State] = field(default_factory=dict)
+    """What nodes of this run have made of the same files by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class Restoring:
             return True
         return any(
             other != index
-            and graph.state(other) is NodeState.RUNNING
+            and (graph.state(other) is NodeState.RUNNING or other in self._run.rerunning)
             and find_conflict(claims, claims_of(plan.nodes[other], plan.file)) is not None
             for other in graph.selected
         )
@@ -227,6 +228,8 @@ class Restoring:
     def begin(self, item: RestoreJob) -> None:
         """Records that it begins; inside the transaction that has looked for conflicts."""
         self._run.store.attempts.begin(item.row)
+        if item.undoes:
+            item.stays = self._run.observations.made_within(item.row.claims.writes)
         for effect in item.undoes:
             if effect.state is EffectState.SUCCEEDED:
                 self._run.store.effects.put(replace(effect, state=EffectState.ROLLING_BACK))
@@ -289,6 +292,7 @@ class Restoring:
                 processes=self._run.bench.processes,
                 caller=self._run.caller,
                 is_hurried=lambda: self._run.killing,
+                stays=item.stays,
             )
             done.append((begun, compensated))
             if compensated.problem is not None:
@@ -357,18 +361,11 @@ class Restoring:
                     detail=f"{used} before that was put back: `assay run` makes it right",
                 )
                 return
-            repaired = [job.index for job in self.to_restore if job.index in self._repairs]
-            if not self._settlement.may_start(index):
-                self._settlement.settle_unstarted(index)
-            elif repaired:
-                # It may be about to write in the same files.
-                self._run.graph.move(index, NodeState.READY)
-                self._run.graph.wait_again(index, len(repaired))
-                for producer in repaired:
-                    self._repairs[producer].append(index)
-            else:
+            if self._settlement.may_start(index):
                 self._run.graph.move(index, NodeState.READY)
                 self._run.ready.append(index)
+            else:
+                self._settlement.settle_unstarted(index)
             return
         for path, place in restored.trashed:
             self._run.warn(f"`{path}` held what nobody recorded: moved to {place}", node.name)
@@ -414,14 +411,12 @@ class Restoring:
             # What an earlier owner of the run has put back already is not among `changed`.
             rows = [self._run.store.attempts.get(effect.attempt) for effect, _ in done]
             entries = tuple(e for row in rows if row is not None for e in row.claims.writes)
-            self._put_back_again(changed)
             self._run.observations.look_again_within(entries)
             self._run.observations.pin(self._run.graph.selected)
             self._run.pins_due = True
             return None
         if not changed:
             return None
-        self._put_back_again(changed)
         self._run.observations.look_again(changed)
         self._run.observations.pin(self._run.graph.selected)
         self._run.pins_due = True
@@ -441,22 +436,6 @@ class Restoring:
             if path is not None and node.command is not None:
                 return f"`{node.name}` has read `{path}`"
         return None
-
-    def _put_back_again(self, changed: Collection[RelPath]) -> None:
-        """Paths among `changed` that a node of this run has written already: it is what counts
-        there, not how it was before an earlier run."""
-        made: dict[int, list[tuple[RelPath, State]]] = {}
-        for path in changed:
-            # Of several that are in order the last one's version counts.
-            for writer in reversed(self._run.observations.writers(path)):
-                outputs = dict(self._run.observations.outputs_of(writer))
-                if self._run.graph.is_settled(writer) and outputs.get(path, ABSENT) != ABSENT:
-                    made.setdefault(writer, []).append((path, outputs[path]))
-                    break
-        for writer, outputs_gone in made.items():
-            if self._run.plan.nodes[writer].command is not None:
-                self._repairs.setdefault(writer, [])
-                self._queue_repair(writer, outputs_gone)
 
     def _queue_repair(self, producer: int, outputs: list[tuple[RelPath, State]]) -> None:
         node = self._run.plan.nodes[producer]
@@ -557,7 +536,7 @@ class Restoring:
     def rerun(self, producer: int) -> None:
         """What others read of a settled `producer` is not in the store: it runs once more,
         unless nobody waits for it any longer."""
-        if producer not in self._repairs:
+        if producer not in self._repairs or producer in self._run.rerunning:
             return
         node = self._run.plan.nodes[producer]
         if node.tier is not Tier.SEALED:

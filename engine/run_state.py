@@ -178,6 +178,8 @@ class RunState:
         self.queued: dict[int, Queued] = {}
         """Nodes that must execute and wait for permits."""
         self.tries: dict[int, int] = {}
+        self.rerunning: set[int] = set()
+        """Settled nodes that execute once more, since what others read of them is gone."""
         self.retrying: set[int] = set()
         """Nodes that this run has just tried, whose next try is due or about to begin."""
         self.made: set[str] = set()

@@ -56,6 +56,7 @@ def roll_back(ground: Ground, made: dict[RelPath, State] | None = None) -> Rolle
         blobs=ground.blobs,
         staging=f"{ground.store.tmp}/{ATTEMPT}.stage",
         trash=f"{ground.store.trash}/{ATTEMPT}",
+        stays={},
     )
 
 
@@ -841,6 +842,7 @@ with open_ground(Path(sys.argv[1])) as ground:
             blobs=ground.blobs,
             staging=ground.store.tmp + "/s",
             trash=ground.store.trash + "/t",
+            stays={},
         )
     except FilesystemError as error:
         print("refused")
