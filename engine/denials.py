@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from assay.engine.confinement import folders_listed
 from assay.engine.filesystem import look
 from assay.plans.entries import matches
 from assay.plans.model import Node, RelPath
@@ -32,6 +33,8 @@ _REFUSED_WRITE: Final = re.compile(
 _QUOTED: Final = re.compile(r"['\"`‘]([^'\"`’]+)['\"`’]")
 _BARE: Final = re.compile(r"[^\s'\"`:,;()<>=]+")
 _MOST: Final = 3
+_LONGEST: Final = 255
+"""Of a name, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +53,31 @@ def find_denials(text: str, node: Node, workspace: str, place: str) -> tuple[Den
         if _COMPLAINT.search(line) is None:
             continue
         for word in (*_QUOTED.findall(line), *_BARE.findall(line)):
-            path = _locate(word, node, workspace, place)
-            if path is None or matches(node.reads, path) or matches(node.writes, path):
-                continue
-            if look(f"{workspace}/{path}") is not None and not os.path.isdir(f"{workspace}/{path}"):
-                found.setdefault(path, Denial(path, wants_write=False))
+            for path in _candidates(word, node, workspace, place):
+                absolute = f"{workspace}/{path}"
+                if matches(node.reads, path) or matches(node.writes, path):
+                    continue
+                if look(absolute) is not None and not os.path.isdir(absolute):
+                    found.setdefault(path, Denial(path, wants_write=False))
         for word in _find_written(line):
-            path = _locate(word, node, workspace, place)
-            if path is None or matches(node.writes, path) or path in node.removes:
+            wanted = _locate(word, node, workspace, place)
+            if wanted is None or matches(node.writes, wanted) or wanted in node.removes:
                 continue
-            if look(f"{workspace}/{path}") is None:
-                found.setdefault(path, Denial(path, wants_write=True))
+            if look(f"{workspace}/{wanted}") is None:
+                found.setdefault(wanted, Denial(wanted, wants_write=True))
     return tuple(found.values())[:_MOST]
+
+
+def _candidates(word: str, node: Node, workspace: str, place: str) -> Iterator[RelPath]:
+    """What a command may mean: also a file beside one that it declares, found by a search path."""
+    path = _locate(word, node, workspace, place)
+    if path is not None:
+        yield path
+    if not word.startswith(("/", ".")) and "\0" not in word and len(word) < _LONGEST:
+        for folder in folders_listed(node.reads):
+            beside = _within(os.path.join(folder, word))
+            if beside is not None and beside != path:
+                yield beside
 
 
 def _find_written(line: str) -> Iterator[str]:
