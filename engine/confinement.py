@@ -6,12 +6,13 @@ right cannot be narrowed to one level, so below such a folder names show, never 
 writes in its own folders, its temporary folder and its log.
 
 Asks the disk where things lie. Does not know how rules are put in force, nor whether the node
-works in the workspace or in a private tree; that is decided in `ground`.
+works in the workspace or in a private tree; that is decided in `workplace`.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -25,6 +26,9 @@ _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "
 """Below /dev: where every program may write. `shm` holds what processes share as memory."""
 
 _OF_ASSAY: Final = ".assay"
+
+_KEPT_OPEN: Final = 1 / 4
+"""The largest share of the descriptors this process may have that rules are kept open with."""
 
 
 def find_outside(root: str) -> Iterator[Rule]:
@@ -56,14 +60,18 @@ class Outside:
             self._folders.append(f"{self._folders[-1].rstrip('/')}/{name}")
         self._lock = threading.Lock()
         self._signature: list[tuple[int, int]] = []
-        self._rules: OpenRules | None = None
+        self._rules: OpenRules | tuple[Rule, ...] = ()
 
-    def find(self) -> OpenRules:
-        """Raises OSError where there are too few descriptors."""
+    def find(self) -> OpenRules | tuple[Rule, ...]:
+        """Open, unless they would take the descriptors that commands are started with. Raises
+        OSError for want of descriptors right now."""
         with self._lock:
             signature = [self._sign(folder) for folder in self._folders]
-            if self._rules is None or signature != self._signature:
-                self._rules = OpenRules((*find_outside(self._root), *find_devices(self._root)))
+            if signature != self._signature:
+                rules = (*find_outside(self._root), *find_devices(self._root))
+                most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+                is_many = most != resource.RLIM_INFINITY and len(rules) > most * _KEPT_OPEN
+                self._rules = rules if is_many else OpenRules(rules)
                 self._signature = signature
             return self._rules
 

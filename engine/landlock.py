@@ -29,6 +29,7 @@ from stat import S_ISDIR, S_ISLNK
 from typing import Final
 
 from assay.engine import network_filter
+from assay.engine.filesystem import explain_error
 
 
 class Access(IntFlag):
@@ -86,6 +87,7 @@ _RESTRICT_SELF: Final = 446
 _ASK_VERSION: Final = 1
 _PATH_BENEATH: Final = 1
 _RULE: Final = struct.Struct("=Qi")
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _SET_NO_NEW_PRIVS: Final = 38
 _DROP_CAPABILITY: Final = 24
 
@@ -137,11 +139,11 @@ class Rule:
 
 
 class OpenRules:
-    """Rules for many domains: what they name is looked up once. They hold descriptors, which are
+    """Rules for many domains: what they name is looked up once. Each holds a descriptor, which is
     closed when nobody refers to them any more. Any thread may use them."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        """What cannot be opened allows nothing; for want of descriptors raises OSError."""
+        """Raises OSError for want of descriptors or memory."""
         self.places: list[tuple[int, int]] = []
         """Descriptor and rights."""
         self._closing = weakref.finalize(self, _close_all, self.places)
@@ -158,8 +160,8 @@ class Domain:
     rules: tuple[Rule, ...]
     network: bool
     """Whether sockets to elsewhere, and the abstract ones of others, are left alone."""
-    shared: OpenRules | None = None
-    """Further rules."""
+    find_further: Callable[[], OpenRules | Iterable[Rule]] | None = None
+    """Further rules, asked for when it is entered."""
 
 
 @cache
@@ -192,7 +194,8 @@ def find_support() -> Support:
 
 def enter(domain: Domain) -> None:
     """Restricts the calling thread, and all it starts from now on, to `domain`. Raises
-    Unavailable; the thread is then as it was, or at most can gain no privileges any more."""
+    Unavailable, or OSError for want of descriptors or memory; the thread is then as it was, or at
+    most can gain no privileges any more."""
     support = find_support()
     if not support.holds_files:
         raise Unavailable(support.reason)
@@ -211,9 +214,12 @@ def enter(domain: Domain) -> None:
     if ruleset < 0:
         raise _refused("no rules can be made")
     try:
-        for place, access in () if domain.shared is None else domain.shared.places:
-            _allow(libc, ruleset, place, access)
-        for rule in domain.rules:
+        further = () if domain.find_further is None else domain.find_further()
+        if isinstance(further, OpenRules):
+            for place, access in further.places:
+                _allow(libc, ruleset, place, access)
+            further = ()
+        for rule in (*domain.rules, *further):
             found = _open(rule)
             if found is not None:
                 try:
@@ -235,7 +241,7 @@ def enter(domain: Domain) -> None:
 
 def find_fault(folder: str) -> str | None:
     """Why nothing can be held in the absolute `folder`, as a clause; None when it is. Tries it: who
-    may reach nothing must not be able to list it. Raises OSError where it cannot be listed."""
+    may reach nothing must not be able to list it."""
     support = find_support()
     if not support.holds_files:
         return support.reason
@@ -243,11 +249,16 @@ def find_fault(folder: str) -> str | None:
     def look() -> None:
         os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
-    look()
+    try:
+        look()
+    except OSError as error:
+        return f"`{folder}` cannot be listed: {explain_error(error)}"
     try:
         call_within(Domain((), network=True), look)
     except PermissionError:
         return None
+    except OSError as error:
+        return f"it cannot be tried in `{folder}`: {explain_error(error)}"
     except Unavailable as error:
         return str(error)
     return f"the file system of `{folder}` lets through what the kernel is told to refuse"
@@ -279,9 +290,15 @@ def _open(rule: Rule) -> tuple[int, int] | None:
     """A descriptor of what it names, with the rights that this can have."""
     try:
         place = os.open(rule.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OSError as error:
+        if error.errno in _EXHAUSTED:
+            raise
         return None  # not there, or nobody could reach it anyway
-    mode = os.fstat(place).st_mode
+    try:
+        mode = os.fstat(place).st_mode
+    except OSError:  # mounted from a server that is gone
+        os.close(place)
+        return None
     access = rule.access if S_ISDIR(mode) else rule.access & _OF_FILES
     if (
         S_ISLNK(mode) or not access or (rule.is_file and S_ISDIR(mode))

@@ -142,7 +142,7 @@ class Workplace:
         rules += [
             Rule(f"{self.root}/{each}" if each else self.root, READ | WRITE) for each in self.opened
         ]
-        return Domain(tuple(rules), NETWORK in node.requires, outside.find())
+        return Domain(tuple(rules), NETWORK in node.requires, outside.find)
 
     def translate(self, workspace: str, path: str | None) -> str | None:
         """Where what lies at the absolute `path` is for the command."""

@@ -764,3 +764,26 @@ def test_two_plans_that_write_in_one_folder(held: Counted, probes: Probes, begin
     assert first.finish().code == 0
     assert second.finish().code == 0
     assert (held.read("out/a"), held.read("out/b")) == ("a\n", "b\n")
+
+
+@pytest.mark.parametrize("limit", [64, 160])
+def test_many_neighbours_and_few_descriptors(held: Counted, limit: int) -> None:
+    """C73: with more beside the workspace than there are descriptors fewer nodes run at once, and
+    all of them do run."""
+    beside = [held.root.parent / f"beside-{number}" for number in range(150)]
+    for folder in beside:
+        folder.mkdir()
+    (beside[7] / "f").write_text("beside\n")
+    nodes: dict[str, dict[str, object]] = {
+        f"n{number}": {
+            "run": f"cat {beside[7]}/f > o/n{number}/f",
+            "writes": [f"o/n{number}/f"],
+            "boundary": ("enforced", "isolated")[number % 2],
+        }
+        for number in range(30)
+    }
+    held.plan(nodes)
+    script = f"ulimit -n {limit}; exec {ASSAY} run -q -j 30"
+    done = subprocess.run(["sh", "-c", script], cwd=held.root, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {held.read(f"o/n{number}/f") for number in range(30)} == {"beside\n"}
