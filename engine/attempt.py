@@ -18,7 +18,6 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import assert_never
 
 from assay.engine import preimages, temporary
 from assay.engine.attempts import AttemptRow, AttemptState, Claims
@@ -40,15 +39,14 @@ from assay.engine.states import ABSENT, AttemptEnd, RunId, State
 from assay.engine.workplace import Workplace
 from assay.plans.entries import fixed_folder, matches
 from assay.plans.model import (
-    Argv,
     Background,
     Boundary,
     Entry,
     EntryKind,
     Node,
     RelPath,
-    Script,
     Tier,
+    argv_of,
 )
 
 
@@ -71,15 +69,7 @@ def plan_attempt(
     folder = temporary.plan_temp(attempt, bench.caller.variables)
     log = f"{bench.store.logs}/{attempt}.log"
     lease = f"{bench.store.tmp}/{attempt}.lease"
-    match node.command:
-        case Argv():
-            argv = node.command.argv
-        case Script():
-            argv = (*node.command.shell, node.command.script)
-        case None:
-            raise AssertionError(f"{node.name} has no command to try")
-        case _:
-            assert_never(node.command)
+    assert node.command is not None
     environ = bench.caller.for_child(node, gathered.values, gathered.secrets)
     environ["TMPDIR"] = temporary.tmpdir_of(folder)
     environ["ASSAY_RUN"] = run
@@ -121,7 +111,7 @@ def plan_attempt(
         workplace=workplace,
         spawn=Spawn(
             attempt=attempt,
-            argv=argv,
+            argv=argv_of(node.command),
             cwd=root if node.workdir == "." else f"{root}/{node.workdir}",
             env=environ,
             log=log,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from signal import Signals
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final
 
 from assay.engine import lock_files, preimages, temporary
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs
@@ -25,7 +25,7 @@ from assay.engine.orphans import Trace, find_all_survivors
 from assay.engine.preimages import DamagedPreimage, RolledBack
 from assay.engine.process import CannotStart, Processes, Spawn
 from assay.engine.states import AttemptEnd, AttemptId, EffectState, State
-from assay.plans.model import Argv, Node, RelPath, Script, Secret
+from assay.plans.model import Node, RelPath, Secret, argv_of
 
 if TYPE_CHECKING:
     from assay.engine.store import Store
@@ -52,15 +52,8 @@ def describe_undo(
 ) -> str | None:
     """All that is needed to run the node's undo later, as JSON; None: it has none. Secrets are
     kept by name and taken from whoever runs it."""
-    match node.undo:
-        case None:
-            return None
-        case Argv():
-            argv = node.undo.argv
-        case Script():
-            argv = (*node.undo.shell, node.undo.script)
-        case _:
-            assert_never(node.undo)
+    if node.undo is None:
+        return None
     secrets = {name: value.name for name, value in node.env if isinstance(value, Secret)}
     child = caller.for_child(node, values, dict.fromkeys(secrets, ""))
     own = {name for name, _ in node.env}
@@ -72,7 +65,7 @@ def describe_undo(
     }
     return to_json(
         {
-            "argv": argv,
+            "argv": argv_of(node.undo),
             "workdir": node.workdir,
             "env": env,
             "unset": unset,

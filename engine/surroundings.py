@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from assay.engine.environment import LOCALE, CallerEnvironment, match_variables
 from assay.engine.measuring import Unmeasurable
 from assay.engine.toolchain import Toolchain, platform_name
-from assay.plans.model import Argv, Node, Script, ValueRef
+from assay.plans.model import Node, ValueRef, argv_of
 
 Surroundings = dict[str, str]
 """What it is (`platform`, `tool cc`, `env LANG`) to its digest, text or value."""
@@ -27,7 +27,7 @@ def describe_surroundings(
     for node in nodes:
         if not _tells(node):
             continue
-        first = _first_word(node)
+        first = "" if node.command is None else argv_of(node.command)[0]
         path = caller.search_path(node, {})
         signature = (first, node.tools, node.pass_env, path, node.workdir)
         # The caller's variables that `env` replaces are not in the node's key.
@@ -81,13 +81,3 @@ def _tells(node: Node) -> bool:
 
 def _show(value: str | None) -> str:
     return "unset" if value is None else value
-
-
-def _first_word(node: Node) -> str:
-    match node.command:
-        case Argv():
-            return node.command.argv[0]
-        case Script():
-            return node.command.shell[0]
-        case None:
-            return ""

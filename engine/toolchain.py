@@ -11,13 +11,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final
 
 from assay.engine.environment import CallerEnvironment
 from assay.engine.measuring import Measurer
 from assay.engine.program_lookup import find_program
 from assay.plans.canonical import JsonValue
-from assay.plans.model import Argv, Digest, Node, RelPath, Script
+from assay.plans.model import Digest, Node, RelPath, argv_of
 
 MISSING: Final = "missing"
 LONGEST_VERSION_TEXT: Final = 4096
@@ -74,15 +74,9 @@ class Toolchain:
         keyed: dict[str, str] = {}
         reads: list[RelPath] = []
         path = self._caller.search_path(node, values)
-        match node.command:
-            case Argv():
-                first = node.command.argv[0]
-            case Script():
-                first = node.command.shell[0]
-            case None:
-                return Toolset({}, ())
-            case _:
-                assert_never(node.command)
+        if node.command is None:
+            return Toolset({}, ())
+        first = argv_of(node.command)[0]
         for name, version in [(first, None), *((t.name, t.version) for t in node.tools)]:
             if version is not None:
                 keyed[name] = self._version(version, path, node)

@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final
 
 from assay.engine import temporary
 from assay.engine.environment import CallerEnvironment, Refused, project
@@ -21,7 +21,7 @@ from assay.engine.states import AttemptId
 from assay.engine.store import Store
 from assay.engine.tracing import CALLS, Trace, read_trace
 from assay.plans.canonical import JsonValue
-from assay.plans.model import Argv, Node, Plan, Script, ValueRef
+from assay.plans.model import Node, Plan, ValueRef, argv_of
 
 STRACE: Final = "strace"
 
@@ -73,15 +73,8 @@ def try_node(
     tracer = shutil.which(STRACE, path=caller.variables.get("PATH", os.defpath))
     if tracer is None:
         raise NoTracer("`assay infer` needs `strace`, which is not in PATH")
-    match node.command:
-        case Argv():
-            argv = node.command.argv
-        case Script():
-            argv = (*node.command.shell, node.command.script)
-        case None:
-            raise Refused("has no command")
-        case _:
-            assert_never(node.command)
+    if node.command is None:
+        raise Refused("has no command")
     secrets = caller.secrets(node)
     attempt = AttemptId(f"infer-{os.urandom(4).hex()}")
     folder = temporary.plan_temp(attempt, caller.variables)
@@ -100,7 +93,7 @@ def try_node(
         attempt=attempt,
         argv=(
             *(STRACE, "-f", "-qq", "-y", "-s", "65535", "-e", "signal=none"),
-            *("-e", f"trace={','.join(CALLS)}", "-o", told, "--", *argv),
+            *("-e", f"trace={','.join(CALLS)}", "-o", told, "--", *argv_of(node.command)),
         ),
         cwd=cwd,
         env=environ,

@@ -136,6 +136,15 @@ class Script:
 Command = Argv | Script
 
 
+def argv_of(command: Command) -> tuple[str, ...]:
+    """What is executed: program and arguments."""
+    match command:
+        case Argv():
+            return command.argv
+        case Script():
+            return (*command.shell, command.script)
+
+
 @dataclass(frozen=True, slots=True)
 class Plain:
     """An environment value known from the plan."""

@@ -21,7 +21,7 @@ from assay.engine.store import Store
 from assay.engine.trial import NoTracer, Tried, find_values, try_node
 from assay.plans.editing import CannotEdit, set_lists
 from assay.plans.entries import matches, rebase
-from assay.plans.model import Argv, EntryKind, Node, RelPath, Script, Tier
+from assay.plans.model import EntryKind, Node, RelPath, Tier, argv_of
 
 
 def perform(call: Call) -> int:
@@ -91,13 +91,8 @@ def _try(plan: LoadedPlan, node: Node) -> Tried:
 
 def _own_tools(node: Node, tried: Tried) -> frozenset[str]:
     """What counts anyway: what the command's first word, or its shell, is, and what is declared."""
-    match node.command:
-        case Argv():
-            first = node.command.argv[0]
-        case Script():
-            first = node.command.shell[0]
-        case None:
-            return frozenset()
+    assert node.command is not None
+    first = argv_of(node.command)[0]
     names = {os.path.basename(first), os.path.basename(os.path.realpath(first))}
     names |= {tool.name for tool in node.tools}
     main = next((path for path in tried.trace.executed if path.endswith(f"/{first}")), None)
