@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final
 
 from assay.engine import preimages, recovery
@@ -38,6 +37,7 @@ from assay.engine.states import (
     NodeState,
     Outcome,
 )
+from assay.engine.undoing import Undoing, UndoJob
 from assay.plans.canonical import JsonValue
 from assay.plans.model import RelPath, ResourceScope, Tier
 
@@ -53,11 +53,13 @@ class Dispatch:
         run: RunState,
         settlement: Settlement,
         restoring: Restoring,
+        undoing: Undoing,
         performing: Performing,
     ) -> None:
         self._run = run
         self._settlement = settlement
         self._restoring = restoring
+        self._undoing = undoing
         self._performing = performing
         self.running: dict[AttemptId, Assignment] = {}
         self.started_pids: deque[tuple[AttemptId, int]] = deque()
@@ -99,11 +101,11 @@ class Dispatch:
                 f"runs inside itself: attempt {itself.id} of run {itself.run} started this run",
             )
             return None
-        if self._restoring.is_in_the_way(claims_of(node, self._run.plan.file)):
+        if self._undoing.is_in_the_way(claims_of(node, self._run.plan.file)):
             del self._run.queued[index]
             if not self._run.graph.is_settled(index):
                 self._run.graph.move(index, NodeState.READY)
-            self._restoring.park(index)
+            self._undoing.park(index)
             return None
         if not self._restoring.inputs_stand(index, queued.gathered):
             return None
@@ -201,7 +203,7 @@ class Dispatch:
     def begin(
         self,
         starting: list[Assignment],
-        restoring: list[RestoreJob],
+        jobs: list[RestoreJob | UndoJob],
         still_waiting: frozenset[AttemptId],
         *,
         is_whole: bool,
@@ -210,16 +212,16 @@ class Dispatch:
         """Claims, then starts, as far as no other run is in the way. `is_cancelled` is asked
         inside the transaction."""
         begun: list[Assignment] = []
-        restored: list[RestoreJob] = []
-        blocked: list[tuple[int, Assignment | RestoreJob, Blocked]] = []
+        taken_up: list[RestoreJob | UndoJob] = []
+        blocked: list[tuple[int, Assignment | RestoreJob | UndoJob, Blocked]] = []
         overtaken: list[Assignment] = []
         refused: list[Assignment] = []
-        outdated: list[RestoreJob] = []
+        outdated: list[UndoJob] = []
 
         def begin() -> None:
-            for outcome in (begun, restored, blocked, overtaken, refused, outdated):
+            for outcome in (begun, taken_up, blocked, overtaken, refused, outdated):
                 outcome.clear()
-            others = self._look_at_others() if starting or restoring else []
+            others = self._look_at_others() if starting or jobs else []
             stops = is_cancelled()
             for assignment in starting:
                 conflict = self._run.neighbours.find_blocking(assignment.row.claims, others)
@@ -237,15 +239,18 @@ class Dispatch:
                     begun.append(assignment)
                 else:
                     blocked.append((assignment.index, assignment, conflict))
-            for item in restoring:
-                conflict = self._run.neighbours.find_blocking(item.row.claims, others)
-                if conflict is None and not self._restoring.still_stands(item):
-                    outdated.append(item)
-                elif conflict is None:
-                    self._restoring.begin(item)
-                    restored.append(item)
+            for job in jobs:
+                conflict = self._run.neighbours.find_blocking(job.row.claims, others)
+                if conflict is not None:
+                    blocked.append((job.index, job, conflict))
+                elif isinstance(job, RestoreJob):
+                    self._run.store.attempts.begin(job.row)
+                    taken_up.append(job)
+                elif self._undoing.still_stands(job):
+                    self._undoing.begin(job)
+                    taken_up.append(job)
                 else:
-                    blocked.append((item.index, item, conflict))
+                    outdated.append(job)
             waits = {conflict.attempt for _, _, conflict in blocked}
             self._run.neighbours.wait_for(frozenset(waits | still_waiting))
 
@@ -260,13 +265,15 @@ class Dispatch:
         for assignment in refused:
             self._let_go(assignment)
             self._performing.refuse(assignment.index)
-        for item in outdated:
-            self._restoring.judge_again(item)
+        for undo in outdated:
+            self._undoing.judge_again(undo)
         for assignment in begun:
             self.start(assignment)
-        for item in restored:
-            self._restoring.restoring[item.row.id] = item
-            self._run.workers.submit(partial(self._restoring.restore, item))
+        for job in taken_up:
+            if isinstance(job, RestoreJob):
+                self._restoring.start(job)
+            else:
+                self._undoing.start(job)
 
     def _look_at_others(self) -> list[AttemptRow]:
         """Running attempts of other runs; inside a transaction. None have appeared as long
@@ -383,7 +390,9 @@ class Dispatch:
         self.release_host(assignment.row.id)
         del self._run.queued[assignment.index]
 
-    def hold_for_other(self, index: int, item: Assignment | RestoreJob, conflict: Blocked) -> None:
+    def hold_for_other(
+        self, index: int, item: Assignment | RestoreJob | UndoJob, conflict: Blocked
+    ) -> None:
         """Another run executes something that overlaps: wait without holding anything."""
         node = self._run.plan.nodes[index]
         if isinstance(item, Assignment):

@@ -47,6 +47,7 @@ from assay.engine.states import (
     RunStatus,
 )
 from assay.engine.undo_order import find_claims, find_objection, find_undoes
+from assay.engine.undoing import Undoing
 from assay.plans.model import RelPath
 
 UNRECORDED = "was not started: where the store cannot be written its effect would not be recorded"
@@ -55,10 +56,13 @@ UNRECORDED = "was not started: where the store cannot be written its effect woul
 class Performing:
     """The effects of one run."""
 
-    def __init__(self, run: RunState, settlement: Settlement, restoring: Restoring) -> None:
+    def __init__(
+        self, run: RunState, settlement: Settlement, restoring: Restoring, undoing: Undoing
+    ) -> None:
         self._run = run
         self._settlement = settlement
         self._restoring = restoring
+        self._undoing = undoing
 
     def take_up(self, index: int, gathered: Gathered) -> None:
         """The node is ready: settles, queues, or has something undone first."""
@@ -67,9 +71,9 @@ class Performing:
         if not self._run.store.recorded:
             self.refuse(index)
             return
-        if self._restoring.is_undoing(node.name):
+        if self._undoing.is_undoing(node.name):
             # Whether it is done is not known before that has ended.
-            self._restoring.park(index)
+            self._undoing.park(index)
             return
         gathered = replace(gathered, key=self._key_of(index))
         found = self._judge(index, gathered, is_retry=index in self._run.retrying)
@@ -100,8 +104,8 @@ class Performing:
 
     def _roll_back(self, index: int, row: EffectRow, gathered: Gathered) -> None:
         """Has it undone, one node's after the other: what one undoes another may be about to."""
-        if self._restoring.is_undoing():
-            self._restoring.park(index)
+        if self._undoing.is_undoing():
+            self._undoing.park(index)
             return
         undoes = find_undoes(self._run, index, row)
         objection = None if not undoes else find_objection(self._run, index, undoes)
@@ -114,9 +118,9 @@ class Performing:
             self._settlement.settle(index, outcome, detail=detail, key=gathered.key)
             return
         claims = find_claims(self._run, index, undoes)
-        if self._restoring.waits_for_others(index, claims):
+        if self._undoing.waits_for_others(index, claims):
             return
-        self._restoring.queue_roll_back(
+        self._undoing.queue(
             index,
             undoes,
             gathered,

@@ -7,34 +7,27 @@ What the store cannot give back is executed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from assay.engine import preimages
 from assay.engine.admission import demand_of
-from assay.engine.attempts import AttemptRow, Claims, row_of_restore
+from assay.engine.attempts import AttemptRow, Claims
 from assay.engine.blobs import BlobCorrupt, BlobMissing
 from assay.engine.claims import claims_of, find_conflict
-from assay.engine.compensation import Compensated, compensate
 from assay.engine.decision import Gathered, Serve
-from assay.engine.effects import EffectRow, settled
 from assay.engine.environment import Refused
-from assay.engine.events import Question
 from assay.engine.filesystem import FilesystemError
 from assay.engine.journal import Fact
 from assay.engine.known_outputs import KnownOutputs
 from assay.engine.materialize import CannotRestore, Restored, find_differences, restore
-from assay.engine.rolling_back import describe_changes, describe_fact
 from assay.engine.run_state import Queued, RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
-    NOTHING_LEFT,
     ActionKey,
     AttemptEnd,
     AttemptId,
-    EffectState,
     NodeState,
     Outcome,
     State,
@@ -45,7 +38,6 @@ from assay.plans.model import (
     Entry,
     EntryKind,
     Node,
-    NodeName,
     RelPath,
     Tier,
 )
@@ -66,13 +58,6 @@ class RestoreJob:
     """Paths that are no left-overs although `outputs` lacks them."""
     serve: Serve | None
     gathered: Gathered | None
-    undoes: tuple[EffectRow, ...] = ()
-    """Effects to be taken back, in this order, before `index` is looked at again; nothing else
-    is restored then."""
-    find_undoes: Callable[[], tuple[EffectRow, ...]] = tuple
-    """What `undoes` would be now."""
-    stays: Mapping[RelPath, State] = field(default_factory=dict)
-    """What nodes of this run have made of the same files by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +67,6 @@ class RestoreReport:
     broken: str | None
     """Why the store could not give them back; None also for a restore that did not begin,
     because the run was cancelled."""
-    compensated: tuple[tuple[EffectRow, Compensated], ...] = ()
 
 
 def knows_all(_path: RelPath, _state: State) -> bool:
@@ -104,15 +88,6 @@ class Restoring:
         self._pending_reruns: dict[int, int] = {}
         """Settled producer that must run again -> how many repairs it waits for itself."""
         self._repair_counts: dict[int, int] = {}
-        self._after_undoing: list[int] = []
-        """Nodes to be judged again once what is being undone is."""
-        self._after_others: list[tuple[int, Claims]] = []
-        """Nodes that something is undone for, with what that holds, which others of this run are at
-        work in."""
-
-    def find_undone(self) -> list[AttemptId]:
-        """The attempts whose effects are being taken back just now."""
-        return [effect.attempt for item in self.restoring.values() for effect in item.undoes]
 
     def is_rewritten_later(self, index: int, path: RelPath) -> bool:
         """A writer or remover of `path` that has not settled when this one is taken up comes
@@ -126,6 +101,11 @@ class Restoring:
             for writer in self._run.observations.changers(path)
         )
 
+    def is_at_work_in(self, claims: Claims) -> bool:
+        """Whether something is put back, or about to be, in what is claimed here."""
+        jobs = (*self.to_restore, *self.restoring.values())
+        return any(find_conflict(claims, item.row.claims) is not None for item in jobs)
+
     def queue_restore(self, index: int, serve: Serve, gathered: Gathered) -> None:
         node = self._run.plan.nodes[index]
         self._run.graph.move(index, NodeState.QUEUED)
@@ -135,7 +115,7 @@ class Restoring:
         self.to_restore.append(
             RestoreJob(
                 index,
-                self._restore_row(node, claims_of(node, self._run.plan.file), gathered.key),
+                self._run.row_of_restore(node, claims_of(node, self._run.plan.file), gathered.key),
                 tuple(item for item in serve.row.outputs if item[0] not in later),
                 later | gathered.reads.states.keys(),
                 serve,
@@ -143,111 +123,20 @@ class Restoring:
             )
         )
 
-    def queue_roll_back(
-        self,
-        index: int,
-        effects: tuple[EffectRow, ...],
-        gathered: Gathered,
-        claims: Claims,
-        find_undoes: Callable[[], tuple[EffectRow, ...]],
-    ) -> None:
-        """What these effects did is taken back, then the node is ready again. `find_undoes`
-        tells, inside the transaction that begins it, what they would be by then."""
-        node = self._run.plan.nodes[index]
-        self._run.graph.move(index, NodeState.QUEUED)
-        row = self._restore_row(node, claims, gathered.key)
-        self.to_restore.append(
-            RestoreJob(index, row, (), frozenset(), None, gathered, effects, find_undoes)
-        )
+    def take_queued(self) -> list[RestoreJob]:
+        queued, self.to_restore = self.to_restore, []
+        return queued
 
-    def is_undoing(self, node: NodeName | None = None) -> bool:
-        """Whether something is about to be undone, or being so; of `node`, where that is given."""
-        jobs = (*self.to_restore, *self.restoring.values())
-        return any(node in (None, effect.node) for item in jobs for effect in item.undoes)
-
-    def is_in_the_way(self, claims: Claims) -> bool:
-        """Whether something is being undone, or about to be, in what is claimed here."""
-        jobs = (*self.to_restore, *self.restoring.values())
-        return any(
-            item.undoes and find_conflict(claims, item.row.claims) is not None for item in jobs
-        )
-
-    def waits_for_others(self, index: int, claims: Claims) -> bool:
-        """Whether a node of this run works just now in what is to be undone for `index`, or has its
-        outputs put back there; `index` is ready again after that."""
-        if not self._has_others(index, claims):
-            return False
-        self._after_others.append((index, claims))
-        return True
-
-    def _has_others(self, index: int, claims: Claims) -> bool:
-        plan, graph = self._run.plan, self._run.graph
-        jobs = (*self.to_restore, *self.restoring.values())
-        if any(
-            not item.undoes and find_conflict(claims, item.row.claims) is not None for item in jobs
-        ):
-            return True
-        return any(
-            other != index
-            and (graph.state(other) is NodeState.RUNNING or other in self._run.rerunning)
-            and find_conflict(claims, claims_of(plan.nodes[other], plan.file)) is not None
-            for other in graph.selected
-        )
-
-    def park(self, index: int) -> None:
-        """The node is ready again once nothing is being undone."""
-        self._after_undoing.append(index)
-
-    def release_parked(self) -> None:
-        """Whatever became of what they waited for."""
-        if self._after_others:
-            waiting, self._after_others = self._after_others, []
-            for index, claims in waiting:
-                if self._has_others(index, claims):
-                    self._after_others.append((index, claims))
-                else:
-                    self._run.ready.append(index)
-        if self._after_undoing and not self.is_undoing():
-            waiting_too, self._after_undoing = self._after_undoing, []
-            for index in waiting_too:
-                if self._run.graph.is_settled(index):
-                    self.rerun(index)  # its outputs are wanted once more
-                else:
-                    self._run.ready.append(index)
-
-    def still_stands(self, item: RestoreJob) -> bool:
-        """Whether the effects to be taken back are as they were when that was decided; inside
-        the transaction that records it. Another run may have done it, and built upon it."""
-        return item.find_undoes() == item.undoes
-
-    def judge_again(self, item: RestoreJob) -> None:
-        """It was outdated before it began."""
-        self._run.graph.move(item.index, NodeState.READY)
-        self._run.ready.append(item.index)
-
-    def begin(self, item: RestoreJob) -> None:
-        """Records that it begins; inside the transaction that has looked for conflicts."""
-        self._run.store.attempts.begin(item.row)
-        if item.undoes:
-            item.stays = self._run.observations.made_within(item.row.claims.writes)
-        for effect in item.undoes:
-            if effect.state is EffectState.SUCCEEDED:
-                self._run.store.effects.put(replace(effect, state=EffectState.ROLLING_BACK))
-
-    def _restore_row(self, node: Node, claims: Claims, key: ActionKey) -> AttemptRow:
-        self._run.attempt_ordinal += 1
-        attempt = AttemptId(f"{self._run.id}-{self._run.attempt_ordinal}")
-        began_at = self._run.clock.now()
-        return row_of_restore(attempt, self._run.id, node.name, key, claims, began_at)
+    def start(self, item: RestoreJob) -> None:
+        self.restoring[item.row.id] = item
+        self._run.workers.submit(partial(self.restore, item))
 
     def restore(self, item: RestoreJob) -> RestoreReport:
         """Worker thread: stages, verifies and swaps."""
         node = self._run.plan.nodes[item.index]
         serves = item.serve is not None
-        if (serves or item.undoes) and self._run.stopping:
+        if serves and self._run.stopping:
             return RestoreReport(item, None, None)
-        if item.undoes:
-            return self._take_back(item)
         is_effect = node.tier is not Tier.SEALED
         try:
             with KnownOutputs(self._run.store) as known:
@@ -275,30 +164,6 @@ class Restoring:
             return RestoreReport(item, None, str(error))
         return RestoreReport(item, restored, None)
 
-    def _take_back(self, item: RestoreJob) -> RestoreReport:
-        """One effect after the other, up to the first that cannot be taken back wholly."""
-        done: list[tuple[EffectRow, Compensated]] = []
-        for effect in item.undoes:
-            if self._run.stopping:
-                return RestoreReport(item, None, None, tuple(done))
-            begun = effect
-            if effect.state is EffectState.SUCCEEDED:
-                begun = replace(effect, state=EffectState.ROLLING_BACK)
-            compensated = compensate(
-                begun,
-                store=self._run.store,
-                measurer=self._run.measurer,
-                blobs=self._run.blobs,
-                processes=self._run.bench.processes,
-                caller=self._run.caller,
-                is_hurried=lambda: self._run.killing,
-                stays=item.stays,
-            )
-            done.append((begun, compensated))
-            if compensated.problem is not None:
-                return RestoreReport(item, None, compensated.problem, tuple(done))
-        return RestoreReport(item, Restored(), None, tuple(done))
-
     def _known_for(self, node: Node, known: KnownOutputs) -> Callable[[RelPath, State], bool]:
         """What a result of `node` may replace without being kept: recorded content, and the
         text that a rewriter started from, which executing it would have replaced as well."""
@@ -310,14 +175,12 @@ class Restoring:
 
         return knows
 
-    def end_restore(self, message: RestoreReport) -> None:
+    def end(self, message: RestoreReport) -> None:
         item, restored = message.restoring, message.restored
         index, node = item.index, self._run.plan.nodes[item.index]
         del self.restoring[item.row.id]
         self._settlement.mark_uncommitted(index)
         now = self._run.clock.now()
-        for effect, done in message.compensated:
-            _note_compensated(self._run, effect, done, f"`{node.name}` is to be done anew")
         if restored is None:
             broken = message.broken
             end = AttemptEnd.CANCELLED if broken is None else AttemptEnd.BROKE_BOUNDARY
@@ -326,20 +189,8 @@ class Restoring:
                     item.row.id, end, None, None, broken or "", now
                 )
             )
-            self._let_stand(item, message)
             if broken is None:
                 self._settlement.settle_unstarted(index)
-            elif item.undoes:
-                effect, last = message.compensated[-1]
-                is_asked = last.state is not EffectState.ROLLING_BACK  # else the next run goes on
-                question = Question(effect.run, node=effect.node, may_be_done=False)
-                self._settlement.settle(
-                    index,
-                    Outcome.AMBIGUOUS,
-                    detail=f"what `{effect.node}` did in run {effect.run} is not rolled back"
-                    f" wholly: {broken}",
-                    asks=question if is_asked else None,
-                )
             else:
                 self._restore_failed(item, broken)
             return
@@ -348,25 +199,6 @@ class Restoring:
                 item.row.id, AttemptEnd.SUCCEEDED, None, None, "restored", now
             )
         )
-        if item.undoes:
-            self._run.ledger.commit()  # for the judgement that follows
-            for effect, done in message.compensated:
-                if done.state in NOTHING_LEFT:
-                    preimages.drop(preimages.path_of(self._run.store.preimages, effect.attempt))
-            used = self._look_again(message.compensated)
-            if used is not None:
-                self._settlement.settle(
-                    index,
-                    Outcome.FAILED,
-                    detail=f"{used} before that was put back: `assay run` makes it right",
-                )
-                return
-            if self._settlement.may_start(index):
-                self._run.graph.move(index, NodeState.READY)
-                self._run.ready.append(index)
-            else:
-                self._settlement.settle_unstarted(index)
-            return
         for path, place in restored.trashed:
             self._run.warn(f"`{path}` held what nobody recorded: moved to {place}", node.name)
         if restored.unknown:
@@ -388,59 +220,10 @@ class Restoring:
             self._run.graph.move(index, NodeState.RUNNING)
             self._settlement.serve(index, item.serve, item.gathered, len(restored.put_back))
 
-    def _let_stand(self, item: RestoreJob, message: RestoreReport) -> None:
-        """Effects that were to be taken back and were not begun are as they were."""
-        begun = {effect.attempt for effect, _ in message.compensated}
-        for effect in item.undoes:
-            if effect.attempt not in begun and effect.state is EffectState.SUCCEEDED:
-                self._run.ledger.write(partial(self._run.store.effects.put, effect))
-
-    def _look_again(self, done: tuple[tuple[EffectRow, Compensated], ...]) -> str | None:
-        """The run saw what an earlier one had made of its sources: what it reads is what has
-        been put back. A clause on who has read the other already, None for nobody."""
-        changed = {
-            path
-            for _, compensated in done
-            for path in (*compensated.files.put_back, *compensated.files.removed)
-        }
-        changed |= {path for _, each in done for path, _ in each.files.trashed}
-        used = self._find_reader(changed)
-        if used is not None and changed:
-            return used
-        if self._run.is_resumed:
-            # What an earlier owner of the run has put back already is not among `changed`.
-            rows = [self._run.store.attempts.get(effect.attempt) for effect, _ in done]
-            entries = tuple(e for row in rows if row is not None for e in row.claims.writes)
-            self._run.observations.look_again_within(entries)
-            self._run.observations.pin(self._run.graph.selected)
-            self._run.pins_due = True
-            return None
-        if not changed:
-            return None
-        self._run.observations.look_again(changed)
-        self._run.observations.pin(self._run.graph.selected)
-        self._run.pins_due = True
-        return None
-
-    def _find_reader(self, changed: Collection[RelPath]) -> str | None:
-        """A clause on who has read what was there before, None for nobody."""
-        graph = self._run.graph
-        for index in graph.selected:
-            if graph.state(index) is not NodeState.RUNNING and graph.outcomes.get(index) not in (
-                Outcome.BUILT,
-                Outcome.CLEAN,
-            ):
-                continue
-            node = self._run.plan.nodes[index]
-            path = next((path for path in changed if matches(node.reads, path)), None)
-            if path is not None and node.command is not None:
-                return f"`{node.name}` has read `{path}`"
-        return None
-
     def _queue_repair(self, producer: int, outputs: list[tuple[RelPath, State]]) -> None:
         node = self._run.plan.nodes[producer]
         claims = Claims(writes=tuple(Entry(EntryKind.FILE, path) for path, _ in outputs))
-        row = self._restore_row(node, claims, ActionKey(""))
+        row = self._run.row_of_restore(node, claims, ActionKey(""))
         self.to_restore.append(RestoreJob(producer, row, tuple(outputs), frozenset(), None, None))
 
     def _restore_failed(self, item: RestoreJob, why: str) -> None:
@@ -603,7 +386,7 @@ class Restoring:
         self.to_restore = [
             item
             for item in self.to_restore
-            if item.index not in (ended if item.serve is not None or item.undoes else unwanted)
+            if item.index not in (ended if item.serve is not None else unwanted)
         ]
 
     def fail_queued(self, index: int, detail: str) -> None:
@@ -613,17 +396,3 @@ class Restoring:
             self.fail_readers(index, detail)
         else:
             self._settlement.settle(index, Outcome.FAILED, detail=detail)
-
-
-def _note_compensated(run: RunState, row: EffectRow, done: Compensated, why: str) -> None:
-    """For the next commit of `run`; the effect's state from then on is that of `done`."""
-
-    def settle(position: int) -> None:
-        run.store.effects.put(
-            settled(row, done.state, position, detail=done.problem or row.detail, end=None)
-        )
-
-    fact = describe_fact(row, done, why)
-    run.ledger.note(Fact.ROLLED_BACK, row.node, fact, then=settle)
-    for text in describe_changes(row, done):
-        run.warn(text, row.node)

@@ -57,6 +57,7 @@ from assay.engine.states import (
     RunStatus,
 )
 from assay.engine.store import Store
+from assay.engine.undoing import Undoing, UndoJob, UndoReport
 from assay.engine.workers import Crashed
 from assay.plans.model import (
     Kind,
@@ -89,8 +90,11 @@ class RunLoop:
         self._run = run
         self._settlement = Settlement(run)
         self._restoring = Restoring(run, self._settlement)
-        self._performing = Performing(run, self._settlement, self._restoring)
-        self._dispatch = Dispatch(run, self._settlement, self._restoring, self._performing)
+        self._undoing = Undoing(run, self._settlement, self._restoring)
+        self._performing = Performing(run, self._settlement, self._restoring, self._undoing)
+        self._dispatch = Dispatch(
+            run, self._settlement, self._restoring, self._undoing, self._performing
+        )
         self._endings = Endings(
             run, self._settlement, self._restoring, self._dispatch, self._performing
         )
@@ -188,14 +192,18 @@ class RunLoop:
             self._take_up_ready()
             starting = self._dispatch.admit()
             self._commit(starting)
-            self._restoring.release_parked()
+            self._undoing.release_parked()
             if len(self._run.graph.outcomes) == len(self._run.graph.selected) and not self._busy():
                 return
             self._take_reports(waits=not self._run.ready)
 
     def _busy(self) -> bool:
         return bool(
-            self._dispatch.running or self._restoring.restoring or self._restoring.to_restore
+            self._dispatch.running
+            or self._restoring.restoring
+            or self._restoring.to_restore
+            or self._undoing.undoing
+            or self._undoing.to_undo
         )
 
     def _take_reports(self, *, waits: bool) -> None:
@@ -232,7 +240,10 @@ class RunLoop:
                 self._endings.end_attempt(message)
             case RestoreReport():
                 self._run.workers.finished()
-                self._restoring.end_restore(message)
+                self._restoring.end(message)
+            case UndoReport():
+                self._run.workers.finished()
+                self._undoing.end(message)
             case _:
                 raise AssertionError(f"nobody sends {message!r}")
 
@@ -276,18 +287,21 @@ class RunLoop:
     def _commit(self, starting: list[Assignment]) -> None:
         """Records the intents of what starts and starts it; commits the settlements that
         wait when their time has come, and tells them."""
-        restoring, self._restoring.to_restore = self._restoring.to_restore, []
-        if starting or restoring:
+        jobs: list[RestoreJob | UndoJob] = [
+            *self._restoring.take_queued(),
+            *self._undoing.take_queued(),
+        ]
+        if starting or jobs:
             self._run.dispatched = True
         if not self._run.dispatched and not self._cancels_seen:
             return  # held back: perhaps nothing will be dispatched at all
-        is_whole = self._is_group_due(starting, restoring)
+        is_whole = self._is_group_due(starting, has_jobs=bool(jobs))
         if is_whole:
-            self._collect_group(pins=bool(starting or restoring))
+            self._collect_group(pins=bool(starting or jobs))
         still_waiting = frozenset(conflict.attempt for conflict in self._dispatch.blocked.values())
-        if starting or restoring or still_waiting != self._run.neighbours.waits:
+        if starting or jobs or still_waiting != self._run.neighbours.waits:
             self._dispatch.begin(
-                starting, restoring, still_waiting, is_whole=is_whole, is_cancelled=self._hears
+                starting, jobs, still_waiting, is_whole=is_whole, is_cancelled=self._hears
             )
         elif is_whole:
             self._run.ledger.commit()
@@ -296,12 +310,12 @@ class RunLoop:
             # An effect's process is to be found by whoever comes after a crash.
             self._time_group()
 
-    def _is_group_due(self, starting: list[Assignment], restoring: list[RestoreJob]) -> bool:
+    def _is_group_due(self, starting: list[Assignment], *, has_jobs: bool) -> bool:
         """Whether what has settled is to be committed now, not some milliseconds later."""
         return (
             self._group_is_due
             or self._run.pins_due
-            or bool(restoring)
+            or has_jobs
             or self._run.stopping
             or self._run.stopped_by is not None
             or not (starting or self._busy())
@@ -449,7 +463,7 @@ class RunLoop:
         self._run.stopping = True
         if immediate:
             self._run.killing = True
-            for effect in self._restoring.find_undone():
+            for effect in self._undoing.find_undone():
                 self._run.bench.processes.kill(AttemptId(f"{effect}{UNDO_SUFFIX}"))
         for assignment in list(self._dispatch.running.values()):
             may_stop = assignment.node.cancellable and assignment.node.when is not When.ALWAYS
@@ -465,11 +479,12 @@ class RunLoop:
 
     def _settle_unstarted(self) -> None:
         """Nothing new starts: what has not begun ends here, handlers aside."""
-        restoring = {item.index for item in self._restoring.restoring.values()}
+        under_way = {job.index for job in self._restoring.restoring.values()}
+        under_way |= {job.index for job in self._undoing.undoing.values()}
         ended: set[int] = set()
         for index in self._run.graph.unsettled():
             state = self._run.graph.state(index)
-            is_under_way = state is NodeState.RUNNING or index in restoring
+            is_under_way = state is NodeState.RUNNING or index in under_way
             if is_under_way or self._settlement.may_start(index):
                 continue
             ended.add(index)
@@ -482,6 +497,7 @@ class RunLoop:
                 self._settlement.settle_unstarted(index)
         self._run.admission.leave(ended)
         self._restoring.drop(ended)
+        self._undoing.drop(ended)
 
     def _certify(self) -> tuple[str, bytes] | None:
         """What lets the next run with nothing to do say so at once."""

@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from assay.engine.admission import Admission
-from assay.engine.bench import Bench
+from assay.engine.attempts import AttemptRow, Claims, row_of_restore
+from assay.engine.bench import Bench, attempt_id
 from assay.engine.blobs import Blobs
 from assay.engine.clock import Clock
 from assay.engine.confinement import Outside
 from assay.engine.decision import Decider, Gathered
 from assay.engine.environment import CallerEnvironment
-from assay.engine.events import (
-    Event,
-    Warned,
-)
+from assay.engine.events import Event, Warned
 from assay.engine.filesystem import remove
 from assay.engine.graph import RuntimeGraph
 from assay.engine.identity import this_owner
@@ -49,11 +47,7 @@ from assay.engine.version_probe import print_version
 from assay.engine.workers import Workers
 from assay.engine.workplace import Workplace, Writers, plan_workplace
 from assay.plans.canonical import JsonValue
-from assay.plans.model import (
-    Boundary,
-    NodeName,
-    Plan,
-)
+from assay.plans.model import Boundary, Node, NodeName, Plan
 from assay.plans.selection import Selection
 
 
@@ -236,6 +230,12 @@ class RunState:
                 instances = tuple(index_of[name] for name in names)
                 self.graph.adopt(self.plan, instances, index)
                 self.instances[index] = instances
+
+    def row_of_restore(self, node: Node, claims: Claims, key: ActionKey) -> AttemptRow:
+        """The next attempt, one that puts something back for `node`."""
+        self.attempt_ordinal += 1
+        attempt = attempt_id(self.id, self.attempt_ordinal)
+        return row_of_restore(attempt, self.id, node.name, key, claims, self.clock.now())
 
     def plan_workplace(self, index: int) -> Workplace | None:
         """Where the attempt whose number is `attempt_ordinal` is to work."""

@@ -517,6 +517,8 @@ def test_two_runs_take_back_once(counted: Counted, begin: Begin) -> None:
                 "reads": ["conf"],
                 "writes": ["f"],
                 "tier": "compensable",
+                # One that is created once another has completed does it again, on top.
+                "clean": False,
             },
             "last": {**LAST, "after": ["m"]},
         }
