@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from assay.engine.attempts import AttemptRow, Claims
+from assay.engine.attempts import Claims
 from assay.engine.effects import EffectRow
 from assay.engine.keys import is_cacheable
 from assay.engine.states import AttemptId
@@ -30,17 +30,13 @@ def claims_of(node: Node, plan_file: str) -> Claims:
     return Claims(writes=_present(node.writes) + removes, reads=node.reads, locks=locks)
 
 
-def claims_of_undoing(
-    undone: Iterable[tuple[EffectRow, AttemptRow | None]], plan_file: str
-) -> Claims:
-    """What holds while these effects are taken back: all that their attempts could write; their
-    nodes, so that no other run performs one meanwhile; and the effects themselves, by which
-    `find_undone` tells who takes back what."""
+def claims_of_undoing(undone: Iterable[tuple[EffectRow, Claims]], plan_file: str) -> Claims:
+    """What holds while these effects are taken back: all that their attempts could change, which
+    stands with each; their nodes, so that no other run performs one meanwhile; and the effects
+    themselves, by which `find_undone` tells who takes back what."""
     rows = list(undone)
     return Claims(
-        writes=tuple(
-            e for _, attempt in rows if attempt is not None for e in attempt.claims.writes
-        ),
+        writes=tuple(e for _, claims in rows for e in claims.writes),
         locks=(
             *(lock_of_node(effect.node, plan_file) for effect, _ in rows),
             *(f"{_EFFECT}{effect.attempt}" for effect, _ in rows),

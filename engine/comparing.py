@@ -7,18 +7,21 @@ Asks the store and the plan; changes nothing. The run loop and the dry run ask t
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
+from assay.engine import preimages
 from assay.engine.attempts import Claims
 from assay.engine.decision import Gathered
 from assay.engine.effects import EffectRow
 from assay.engine.intentions import Evidence, Judgement, judge, plan_identity
 from assay.engine.keys import Recipe, content_key_over, find_changes, summarize
+from assay.engine.preimages import DamagedPreimage
 from assay.engine.states import ABSENT, ActionKey, EffectState, RunId, State
 from assay.engine.store import Store
 from assay.plans.entries import matches
-from assay.plans.model import Kind, Node, NodeName, Plan, RelPath
+from assay.plans.model import Entry, EntryKind, Kind, Node, NodeName, Plan, RelPath
 from assay.plans.nodes import declared_name
 
 
@@ -102,9 +105,16 @@ def key_over(store: Store, plan: Plan, index: int, gathered: Gathered, row: Effe
 
 
 def claims_of_effect(store: Store, row: EffectRow) -> Claims:
-    """What its attempt could change."""
+    """What its attempt could change: what it claimed, and files behind links there."""
     attempt = store.attempts.get(row.attempt)
-    return Claims() if attempt is None else Claims(writes=attempt.claims.writes)
+    if attempt is None:
+        return Claims()
+    behind: tuple[Entry, ...] = ()
+    with suppress(DamagedPreimage):  # whoever needs it is told
+        preimage = preimages.load(preimages.path_of(store.preimages, row.attempt))
+        if preimage is not None:
+            behind = tuple(Entry(EntryKind.FILE, path) for path, _, _ in preimage.behind)
+    return Claims(writes=attempt.claims.writes + behind)
 
 
 @dataclass(frozen=True, slots=True)

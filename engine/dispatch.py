@@ -14,7 +14,6 @@ from assay.engine.admission import demand_of
 from assay.engine.attempt import carry_out, plan_attempt, prepare_attempt
 from assay.engine.attempts import AttemptRow
 from assay.engine.bench import Assignment
-from assay.engine.claims import claims_of
 from assay.engine.decision import Gathered
 from assay.engine.events import (
     NodeStarted,
@@ -101,7 +100,7 @@ class Dispatch:
                 f"runs inside itself: attempt {itself.id} of run {itself.run} started this run",
             )
             return None
-        if self._undoing.is_in_the_way(claims_of(node, self._run.plan.file)):
+        if self._undoing.is_in_the_way(index):
             del self._run.queued[index]
             if not self._run.graph.is_settled(index):
                 self._run.graph.move(index, NodeState.READY)

@@ -233,8 +233,13 @@ class Observations:
             self._current[path] = ABSENT
 
     def made_within(self, entries: tuple[Entry, ...]) -> dict[RelPath, State]:
-        """What nodes of this run have left, or removed, where these entries name it."""
-        return {path: state for path, state in self._current.items() if matches(entries, path)}
+        """What nodes of this run have left, or removed, where these entries name it, or what lies
+        above or below it."""
+        return {
+            path: state
+            for path, state in self._current.items()
+            if any(overlap(Entry(EntryKind.FILE, path), e) for e in entries if not e.exclude)
+        }
 
     def gather_outputs(self, index: int, instances: tuple[int, ...]) -> None:
         """A group settled, leaving nothing, or a template, leaving what its instances left."""

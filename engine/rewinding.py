@@ -287,7 +287,7 @@ class _Rewind:
         _, history = read_history(store, run)
         attempt = AttemptId(f"{run.id}-{history.ordinal + 1}")
         claims = claims_of_undoing(
-            ((row, store.attempts.get(row.attempt)) for row in undoes), run.plan_file
+            ((row, claims_of_effect(store, row)) for row in undoes), run.plan_file
         )
         mine = identity_of(run.plan_file, run.plan_name)
         with store.transaction():

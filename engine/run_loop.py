@@ -387,6 +387,9 @@ class RunLoop:
             self._run.observations.gather_outputs(index, self._run.instances.get(index, ()))
             self._settlement.settle_clean(index, None, None)
             return
+        if self._undoing.is_in_the_way(index):
+            self._undoing.park(index)
+            return
         try:
             gathered = self._run.decider.gather(index)
             if node.tier is not Tier.SEALED:

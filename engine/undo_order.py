@@ -94,7 +94,7 @@ def find_claims(run: RunState, index: int, undoes: tuple[EffectRow, ...]) -> Cla
     plan, store = run.plan, run.store
     own = claims_of(plan.nodes[index], plan.file)
     theirs = claims_of_undoing(
-        ((each, store.attempts.get(each.attempt)) for each in undoes), plan.file
+        ((each, claims_of_effect(store, each)) for each in undoes), plan.file
     )
     followers = find_followers(plan, index)
     names = sorted(node.name for node in plan.nodes if node.name in followers)

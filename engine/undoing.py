@@ -98,9 +98,13 @@ class Undoing:
         """Whether something is about to be undone, or being so; of `node`, where that is given."""
         return any(node in (None, effect.node) for item in self._jobs() for effect in item.undoes)
 
-    def is_in_the_way(self, claims: Claims) -> bool:
-        """Whether something is being undone, or about to be, in what is claimed here."""
-        return any(find_conflict(claims, item.row.claims) is not None for item in self._jobs())
+    def is_in_the_way(self, index: int) -> bool:
+        """Whether something is being undone, or about to be, in what the node reads or writes."""
+        jobs = self._jobs()
+        if not jobs:
+            return False
+        claims = claims_of(self._run.plan.nodes[index], self._run.plan.file)
+        return any(find_conflict(claims, item.row.claims) is not None for item in jobs)
 
     def _jobs(self) -> tuple[UndoJob, ...]:
         return (*self.to_undo, *self.undoing.values())

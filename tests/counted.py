@@ -19,6 +19,9 @@ from typing import Any
 import pytest
 from workspace import Finished, Workspace
 
+LAST: Mapping[str, object] = {"run": "test -e ok", "cache": False}
+"""A node that keeps a run from completing until the file is there."""
+
 Declarations = Mapping[str, Mapping[str, object]]
 
 
@@ -66,6 +69,9 @@ class Counted(Workspace):
         started = {event["node"] for event in done.events if event["event"] == "node-started"}
         assert set(executed) <= started, f"{executed} ran; told: {done.out}"
         return executed, done
+
+    def first_run(self) -> str:
+        return str(json.loads(self.assay("runs", "--json").out)[-1]["run"])
 
     @property
     def executions(self) -> list[str]:

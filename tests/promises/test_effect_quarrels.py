@@ -3,22 +3,14 @@ nothing counts as done that is not, and what is taken back is taken back in orde
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 
 import pytest
-from counted import Counted, warnings
+from counted import LAST, Counted, warnings
 from probe import Probes
 from running import Begin
 from workspace import ASSAY
-
-LAST = {"run": "test -e ok", "cache": False}
-"""Keeps a run from completing until the file is there."""
-
-
-def first_run(counted: Counted) -> str:
-    return str(json.loads(counted.assay("runs", "--json").out)[-1]["run"])
 
 
 def test_a_resumed_run_takes_over_what_another_has_done_since(counted: Counted) -> None:
@@ -36,7 +28,7 @@ def test_a_resumed_run_takes_over_what_another_has_done_since(counted: Counted) 
     assert counted.assay("run").code == 1
     counted.write("ok", "")
     assert counted.ran() == ["pub"]
-    resumed = counted.assay("resume", first_run(counted), "--retry-failed", "--json")
+    resumed = counted.assay("resume", counted.first_run(), "--retry-failed", "--json")
     assert (resumed.code, resumed.outcomes) == (0, {"pub": "clean"})
     assert counted.read("shop") == "sent\n"
 
@@ -45,7 +37,7 @@ def test_after_an_answer_it_is_performed_once(counted: Counted) -> None:
     """C96: both ways that `settle` names are taken: the second finds it done."""
     counted.plan({"pub": {"run": "test -e ok && echo sent >> shop", "tier": "irreversible"}})
     assert counted.assay("run").code == 1
-    first = first_run(counted)
+    first = counted.first_run()
     assert counted.assay("settle", first, "pub", "--not-done").code == 0
     counted.write("ok", "")
     assert counted.ran() == ["pub"]
@@ -64,7 +56,7 @@ def test_a_try_that_did_nothing_hides_no_effect(counted: Counted) -> None:
     script.chmod(0o755)
     counted.plan({"pub": {**pub, "idempotency_key": "v1"}})
     assert counted.assay("run").code == 1
-    first = first_run(counted)
+    first = counted.first_run()
     counted.write("pub.sh", "#!/bin/sh\nexit 75\n")
     counted.plan({"pub": {**pub, "idempotency_key": "v1"}})
     assert counted.assay("run").code == 4  # the same key, but another content
@@ -95,7 +87,7 @@ def test_an_instance_that_is_gone_is_asked_about(counted: Counted) -> None:
         }
     )
     assert counted.assay("run").code == 1
-    first = first_run(counted)
+    first = counted.first_run()
     counted.write("list", "b\n")
     counted.write("ok", "")
     asked = counted.assay("run")
@@ -117,7 +109,7 @@ def test_a_node_that_is_gone_while_it_runs_is_not_asked_about(
     counted.plan({"p": {"run": probes.argv("p"), "tier": "irreversible"}})
     run = begin()
     node = probes.arrive("p")
-    first = first_run(counted)
+    first = counted.first_run()
     if is_killed:
         run.kill()
     counted.plan({"q": {"run": "true", "tier": "irreversible"}})
@@ -465,7 +457,7 @@ def test_a_rewind_waits_for_no_run_that_builds_on_it(
     assert first.finish().code == 1
     second = begin()
     hold = probes.arrive("hold")
-    refused = counted.assay("rewind", first_run(counted), "--to", "a")
+    refused = counted.assay("rewind", counted.first_run(), "--to", "a")
     assert refused.code == 2
     assert "builds on it" in refused.err
     hold.exit(0)
@@ -563,7 +555,7 @@ def test_a_run_left_behind_by_a_new_start_can_be_gone_on_with(
     first.kill()
     probe.die(9)
     probe.gone()
-    left = first_run(counted)
+    left = counted.first_run()
     anew = begin("--new")
     probes.arrive("pub").exit(1)
     assert anew.finish().code == 1
@@ -610,7 +602,7 @@ def test_a_template_asks_again_when_its_run_is_gone_on_with(counted: Counted) ->
         }
     )
     assert counted.assay("run", "-j1").code == 1
-    first = first_run(counted)
+    first = counted.first_run()
     counted.write("list", "a c\n")
     assert counted.assay("run").code == 4
     asked = counted.assay("resume", "last")

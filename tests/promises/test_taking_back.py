@@ -6,16 +6,10 @@ from __future__ import annotations
 import json
 import shlex
 
-from counted import Counted, warnings
+import pytest
+from counted import LAST, Counted, warnings
 from probe import Probes
 from running import Begin
-
-LAST = {"run": "test -e ok", "cache": False}
-"""Keeps a run from completing until the file is there."""
-
-
-def first_run(counted: Counted) -> str:
-    return str(json.loads(counted.assay("runs", "--json").out)[-1]["run"])
 
 
 def compensable(script: str, undone: str = "", **more: object) -> dict[str, object]:
@@ -88,7 +82,7 @@ def test_the_question_is_about_what_could_not_be_taken_back(counted: Counted) ->
     }
     counted.plan(nodes)
     assert counted.assay("run").code == 1
-    first = first_run(counted)
+    first = counted.first_run()
     counted.write("ok", "")
     counted.plan({**nodes, "a": {**nodes["a"], "env": {"V": "2"}}})
     asked = counted.assay("run")
@@ -163,7 +157,7 @@ def test_what_another_plan_did_on_top_is_not_taken_away(counted: Counted) -> Non
     assert refused.code == 4
     assert "`q` of q.json has changed the same files since" in refused.err
     assert counted.read("data") == "orig\np 1\nq 1\n"
-    rewound = counted.assay("rewind", first_run(counted), "--to", "start")
+    rewound = counted.assay("rewind", counted.first_run(), "--to", "start")
     assert rewound.code == 2
     assert "has changed `data` since: rewind that first" in rewound.err
     counted.write("ok", "")
@@ -220,6 +214,98 @@ def test_what_this_run_made_there_stays(counted: Counted) -> None:
     assert counted.read("x") == "made\n"
     assert counted.read("y") == "new\n"
     assert counted.ran() == ["b", "last"]
+
+
+@pytest.mark.parametrize("theirs", ["2", "3"])
+def test_nothing_is_served_where_something_is_being_taken_back(
+    counted: Counted, theirs: str
+) -> None:
+    """A recorded result is put back after what another plan did in the same file is taken back,
+    not before, and one that stands there is not believed meanwhile."""
+    s = {"run": "cat src > f", "reads": ["src"], "writes": ["f"]}
+    for text in ("2\n", "1\n"):
+        counted.write("src", text)
+        counted.plan({"s": s})
+        counted.ran()
+    # The undo gives what must not happen meanwhile the time to.
+    d = compensable("echo d > d", writes=["d"], after=["c"]) | {
+        "undo": "until test -e t; do sleep 0.02; done; sleep 0.3; echo d >> undone"
+    }
+    counted.plan(
+        {
+            "c": compensable(f"echo {theirs} > f", writes=["f"]),
+            "d": d,
+            "last": {**LAST, "after": ["d"]},
+        }
+    )
+    counted.write("src", "2\n")
+    assert counted.assay("run").code == 1
+    counted.plan(
+        {
+            "c": compensable("echo g > g", writes=["g"]),
+            "d": d,
+            "t": {"run": "echo t > t", "writes": ["t"]},
+            "s": {**s, "after": ["t"]},
+        }
+    )
+    outcomes = counted.assay("run", "--json", "-j2").outcomes
+    assert outcomes == {"c": "built", "d": "built", "t": "built", "s": "clean"}
+    assert (counted.read("f"), counted.read("undone")) == ("2\n", "d\n")
+    counted.plan({"s": s})
+    counted.rests()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(
+            {"run": "rm -r place", "removes": ["place"]},
+            {"run": "mkdir -p place; cat src > place/x", "writes": ["place/x"]},
+            id="in a folder that was removed",
+        ),
+        pytest.param(
+            {"run": "echo two > link", "writes": ["link"]},
+            {"run": "cat src > target", "writes": ["target"]},
+            id="behind a link",
+        ),
+        pytest.param(
+            {"run": "echo two > file", "writes": ["file"]},
+            {"run": "rm file; mkdir file; cat src > file/x", "writes": ["file/x"]},
+            id="below what was a file",
+        ),
+        pytest.param(
+            {"run": "echo two > deep/er", "writes": ["deep/er"]},
+            {"run": "rm -r deep; cat src > deep", "writes": ["deep"]},
+            id="above what was a file",
+        ),
+    ],
+)
+def test_what_this_run_made_stays_wherever_it_is(
+    counted: Counted, before: dict[str, object], after: dict[str, object]
+) -> None:
+    """What a node of this run has made is not replaced by what an earlier run's work had found
+    there, nor put aside for it."""
+    counted.write("src", "new\n")
+    counted.write("place/x", "orig\n")
+    counted.write("target", "orig\n")
+    counted.path("link").symlink_to("target")
+    counted.write("file", "orig\n")
+    counted.write("deep/er", "orig\n")
+    counted.plan(
+        {"c": {**before, "tier": "compensable"}, "last": {**LAST, "after": ["c"]}},
+    )
+    assert counted.assay("run").code == 1
+    counted.plan(
+        {
+            "s": {**after, "reads": ["src"]},
+            "c": compensable("echo g > g", writes=["g"], after=["s"]),
+        }
+    )
+    assert counted.assay("run", "--json").outcomes == {"s": "built", "c": "built"}
+    assert counted.read(str(after["writes"][0])) == "new\n"  # type: ignore[index]
+    assert counted.trash() == {}
+    counted.plan({"s": {**after, "reads": ["src"]}})
+    counted.rests()
 
 
 def test_killed_while_it_takes_back_it_goes_on(
@@ -298,7 +384,7 @@ def test_an_answer_does_not_make_an_edit_the_nodes_own(counted: Counted) -> None
     counted.write("notes", "orig\n1\nmine\n")
     counted.plan({"last": LAST})
     assert counted.assay("run").code == 4
-    assert counted.assay("settle", first_run(counted), "m", "--done").code == 0
+    assert counted.assay("settle", counted.first_run(), "m", "--done").code == 0
     counted.plan({"m": {**node, "run": "echo 2 >> notes"}, "last": LAST})
     assert counted.assay("run").code == 1
     assert counted.read("notes") == "orig\n2\n"
