@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from assay.engine import preimages, temporary
+from assay.engine import effect_marks, preimages, temporary
 from assay.engine.attempts import AttemptRow, AttemptState, Claims
 from assay.engine.bench import Assignment, Bench, Executed, attempt_id
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs, Moved
 from assay.engine.claims import claims_of
 from assay.engine.compensation import Compensated, compensate
 from assay.engine.decision import Gathered
-from assay.engine.effects import EffectRow
+from assay.engine.effects import EffectRow, node_digest
 from assay.engine.filesystem import FilesystemError, Obstacles, explain_error, make_folders
 from assay.engine.judging import holds_secret, judge, land_attempt
 from assay.engine.known_outputs import KnownOutputs
@@ -247,6 +247,8 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
                 raise CannotStart("It was ended before it had begun.")
             if workplace is not None:
                 spawn = assignment.spawn = _confine(bench, assignment, workplace)
+            if assignment.effect is not None:
+                _mark(bench, assignment.effect)
             ended = _execute(bench.processes, spawn, started)
         except CannotStart as error:
             executed = _not_started(assignment, str(error), error.code)
@@ -282,6 +284,17 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
         else:
             # Whoever lives on may have it open still: it is never another attempt's.
             temporary.remove(assignment.folder)
+
+
+def _mark(bench: Bench, effect: EffectRow) -> None:
+    """From here on the command may have started, whatever becomes of the record of that. Raises
+    CannotStart."""
+    node = node_digest(effect.plan_file, effect.node)
+    try:
+        effect_marks.put(bench.store.marks, effect.attempt, effect.begun_seq, node)
+    except OSError as error:
+        why = f"`{bench.store.marks}` cannot be written: {explain_error(error)}"
+        raise CannotStart(f"Its begin cannot be marked: {why}") from error
 
 
 def _confine(bench: Bench, assignment: Assignment, workplace: Workplace) -> Spawn:
@@ -330,6 +343,7 @@ def _compensate(bench: Bench, assignment: Assignment, *, has_started: bool) -> C
         processes=bench.processes,
         caller=bench.caller,
         is_hurried=bench.is_hurried,
+        has_started=has_started,
     )
 
 

@@ -38,6 +38,7 @@ def find_evidence(
     """What the store knows of the node's effects; inside or outside a transaction."""
     own, other = store.effects.of_node(identity, node.name, run, created_seq)
     lost = None
+    unrecorded = None if is_new else store.effects.unrecorded_of(identity, node.name)
     if own is None and other is None and not is_new:
         lost = store.effects.lost()
         if lost is not None and store.effects.knows(identity, node.name):
@@ -50,6 +51,7 @@ def find_evidence(
         own=own,
         other=other,
         lost=lost,
+        unrecorded=unrecorded,
         retry_failed=retry_failed,
         is_under_way=attempt is not None and attempt.end is None,
     )

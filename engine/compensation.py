@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Final
 
-from assay.engine import lock_files, preimages, temporary
+from assay.engine import effect_marks, lock_files, preimages, temporary
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs
 from assay.engine.columns import from_json, to_json
 from assay.engine.effects import EffectRow
@@ -104,13 +104,22 @@ def compensate(
     caller: CallerEnvironment,
     is_hurried: Callable[[], bool],
     stays: Mapping[RelPath, State] | None = None,
+    has_started: bool = False,
 ) -> Compensated:
     """Takes the effect back, as far as that has not been done yet. Blocks; raises nothing for
     anything a command or a disk can do. Once `is_hurried` no undo is begun.
-    `stays` is what others have made of its files since, and that is left alone."""
+    `stays` is what others have made of its files since, and that is left alone. `has_started`:
+    the command is known to have run, whatever is on record of it."""
     files = RolledBack()
     if row.state is not EffectState.COMPENSATING:
-        done = roll_back_files(row, store=store, measurer=measurer, blobs=blobs, stays=stays)
+        done = roll_back_files(
+            row,
+            store=store,
+            measurer=measurer,
+            blobs=blobs,
+            stays=stays,
+            has_started=has_started,
+        )
         if done.state is not EffectState.COMPENSATING:
             return done
         files = done.files
@@ -134,15 +143,17 @@ def roll_back_files(
     measurer: Measurer,
     blobs: Blobs,
     stays: Mapping[RelPath, State] | None = None,
+    has_started: bool = False,
 ) -> Compensated:
     """The first half: COMPENSATING when the undo is to follow. Where no pre-image was kept the
-    command never started, unless it is recorded as done."""
-    was_done = row.state in (EffectState.SUCCEEDED, EffectState.ROLLING_BACK)
+    command never started, unless that is known otherwise."""
+    has_started = has_started or row.state in (EffectState.SUCCEEDED, EffectState.ROLLING_BACK)
+    path = preimages.path_of(store.preimages, row.attempt)
     try:
-        preimage = preimages.load(preimages.path_of(store.preimages, row.attempt))
+        preimage = preimages.load(path)
         if preimage is None:
-            if was_done:
-                return _failed("how its files were before is not kept any more")
+            if has_started or effect_marks.has(store.marks, row.attempt):
+                return _failed(f"how its files were before is lost: `{path}` is gone")
             return Compensated(EffectState.NOTHING, RolledBack())
         files = preimages.roll_back(
             preimage,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from blake3 import blake3
 
 from assay.engine.columns import from_column, from_json, to_column, to_json
+from assay.engine.effect_marks import Mark
 from assay.engine.states import (
     ActionKey,
     AttemptEnd,
@@ -82,6 +83,7 @@ _SELECT: Final = f"SELECT {_COLUMNS} FROM effects"
 _PUT: Final = f"INSERT OR REPLACE INTO effects ({_COLUMNS}) VALUES ({', '.join('?' * 10)})"
 
 _LOST: Final = "effects-lost"
+_UNRECORDED: Final = "effect-unrecorded:"
 
 
 class Effects:
@@ -107,6 +109,11 @@ class Effects:
                 "accepted": row.accepted,
                 "detail": row.detail,
             }
+        )
+        # What is on record of the node from here on answers for what is not.
+        low, high = _unrecorded_of(node_digest(row.plan_file, row.node))
+        self._database.execute(
+            "UPDATE facts SET value = '' WHERE name > ? AND name < ? AND value <> ''", (low, high)
         )
         node, plan_file = to_column(row.node), to_column(row.plan_file)
         begun, state = (row.begun_seq, row.settled_seq), row.state.value
@@ -239,6 +246,46 @@ class Effects:
         """What `mark_lost` was told."""
         row = self._database.query_one("SELECT value FROM facts WHERE name = ?", (_LOST,))
         return None if row is None else str(row[0])
+
+    def find_unrecorded(self, marks: Iterable[Mark]) -> list[Mark]:
+        """Those of which neither an effect is on record nor that it is missing."""
+        return [
+            mark
+            for mark in marks
+            if self._database.query_one("SELECT 1 FROM effects WHERE attempt = ?", (mark.attempt,))
+            is None
+            and self._database.query_one(
+                "SELECT 1 FROM facts WHERE name = ?", (f"{_UNRECORDED}{mark.node}:{mark.attempt}",)
+            )
+            is None
+        ]
+
+    def mark_unrecorded(self, marks: Iterable[Mark]) -> None:
+        """Effects of these began, and nothing else is known of them."""
+        self._database.execute_many(
+            "INSERT OR IGNORE INTO facts VALUES (?, ?)",
+            [(f"{_UNRECORDED}{mark.node}:{mark.attempt}", mark.attempt) for mark in marks],
+        )
+
+    def unrecorded_of(self, plan_file: str, node: NodeName) -> AttemptId | None:
+        """An attempt at the node's effect that `mark_unrecorded` was told of, until something is
+        on record of the node again."""
+        row = self._database.query_one(
+            "SELECT value FROM facts WHERE name > ? AND name < ? AND value <> '' LIMIT 1",
+            _unrecorded_of(node_digest(plan_file, node)),
+        )
+        return None if row is None else AttemptId(row[0])
+
+
+def _unrecorded_of(node: str) -> tuple[str, str]:
+    """What the names of such facts lie between."""
+    return f"{_UNRECORDED}{node}:", f"{_UNRECORDED}{node};"
+
+
+def node_digest(plan_identity: str, node: str) -> str:
+    """What stands for a node of a plan in a mark."""
+    names = f"assay effect mark 1\0{plan_identity}\0{node}"
+    return blake3(names.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def find_speaker(rows: Sequence[EffectRow]) -> EffectRow | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from assay.engine.effects import EffectRow, find_speaker
-from assay.engine.states import ActionKey, AttemptEnd, EffectState
+from assay.engine.states import ActionKey, AttemptEnd, AttemptId, EffectState
 from assay.plans.model import Kind, Node, NodeName, Plan, Tier, When
 
 FAILURES: Final = frozenset(
@@ -101,6 +101,9 @@ class Evidence:
     own: EffectRow | None
     other: EffectRow | None
     lost: str | None
+    unrecorded: AttemptId | None
+    """An attempt of which nothing but its begin is known: the store has lost its record, and that
+    of whatever was done before it came to that."""
     retry_failed: bool
     is_under_way: bool = False
     """Whether the attempt of `other` has not settled: its claims hold this node back."""
@@ -115,6 +118,12 @@ def judge(
     """What is to become of `node`. `key_over` gives its content key now as an earlier effect
     would see it, `explain` what differs from then in a few words."""
     own, other = evidence.own, evidence.other
+    if evidence.unrecorded is not None and not _takes_a_repeat(node):
+        return Stop(
+            f"was begun as attempt {evidence.unrecorded}, and its record is lost: it may have"
+            " happened",
+            None,
+        )
     found = None if own is None else _judge_own(node, own, evidence.retry_failed)
     if found is not None and not isinstance(found, Perform | Stop):
         return found
@@ -125,7 +134,8 @@ def judge(
             return theirs
     if found is not None:
         return found
-    if evidence.lost is not None and _must_ask(node):
+    is_irreversible = node.tier is Tier.IRREVERSIBLE
+    if evidence.lost is not None and is_irreversible and not _takes_a_repeat(node):
         return Stop(
             f"whether it was done before is not known: the record of effects is lost"
             f" ({evidence.lost})",
@@ -271,8 +281,8 @@ def _judge_other(
 _AGAIN: Final = "has an effect that did not stand"
 
 
-def _must_ask(node: Node) -> bool:
-    return node.tier is Tier.IRREVERSIBLE and node.idempotency_key is None
+def _takes_a_repeat(node: Node) -> bool:
+    return node.tier is Tier.IRREVERSIBLE and node.idempotency_key is not None
 
 
 def _repeats_safely(node: Node, row: EffectRow) -> bool:

@@ -420,7 +420,11 @@ class _Recovery:
                 return lost
         if effect.tier is Tier.COMPENSABLE and effect.is_sound:
             done = roll_back_files(
-                effect, store=self._store, measurer=self._measurer, blobs=self._blobs
+                effect,
+                store=self._store,
+                measurer=self._measurer,
+                blobs=self._blobs,
+                has_started=row.pid is not None,
             )
             lost.compensated = done
             self.told.extend(f"`{row.node}`: {text}" for text in describe_changes(effect, done))

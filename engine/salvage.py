@@ -75,6 +75,7 @@ def salvage(damaged: Database, fresh: Database) -> Salvaged:
             found.kept[table] = kept
         facts, complete = damaged.query_until_damage(
             "SELECT name, value FROM facts WHERE name = 'effects-lost'"
+            " OR name LIKE 'effect-unrecorded:%'"
         )
         for row in filter(is_sound, facts):
             fresh.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", row)

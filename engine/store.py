@@ -6,10 +6,10 @@ On disk, below the workspace root, readable by its owner only:
     .assay/assay.db         SQLite; with -wal and -shm while in use
     .assay/cas/             blobs
     .assay/logs/            logs of attempts
-    .assay/tmp/             leases, files on their way to their name
+    .assay/tmp/             leases, private trees, files on their way to their name
     .assay/trash/           what assay moved out of the way of a node, by attempt
     .assay/preimages/       how the writes of attempts that can be rolled back were before them
-    .assay/has-effects      empty; there since a node that is not sealed first began here
+    .assay/has-effects      there since a node that is not sealed first began here (`effect_marks`)
     .assay/damaged/         files that did not hold what assay wrote, kept for a person
 
 Decides what becomes of a store that is missing, old, damaged or not writable. Knows no
@@ -26,7 +26,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from assay.engine import database as databases
-from assay.engine import lock_files
+from assay.engine import effect_marks, lock_files
 from assay.engine.database import Database
 from assay.engine.journal import Fact, Journal
 from assay.engine.migrations import SCHEMA_VERSION
@@ -43,6 +43,7 @@ from assay.engine.store_errors import (
 if TYPE_CHECKING:
     from assay.engine.agreements import Agreements
     from assay.engine.attempts import Attempts
+    from assay.engine.effect_marks import Mark
     from assay.engine.effects import Effects
     from assay.engine.pins import Pins
     from assay.engine.results import Results
@@ -124,6 +125,9 @@ class Store:
         root = os.path.realpath(root)
         folder = os.path.join(root, FOLDER)
         notices: list[str] = []
+        marks = os.path.join(folder, _MARK)
+        # Before the database is looked into: whatever has a mark by now is on record there.
+        marked = effect_marks.read(marks) if os.path.exists(marks) else []
         try:
             database = _open(folder, notices, now, on_wait, thorough=thorough, mend=mend)
         except StoreUnwritable as error:
@@ -140,7 +144,10 @@ class Store:
             )
             notices.append(f"{error}; {_UNRECORDED} `{store.logs}`")
             return store
-        return cls(root, folder, database, now, recorded=True, place=folder, notices=notices)
+        store = cls(root, folder, database, now, recorded=True, place=folder, notices=notices)
+        if marked:
+            store._note_unrecorded(marked, mend=mend)
+        return store
 
     @classmethod
     def open_for_reading(cls, root: str, *, now: Callable[[], float] = time.time) -> Store | None:
@@ -260,7 +267,40 @@ class Store:
     @property
     def has_effects(self) -> bool:
         """Whether a node that is not sealed has ever begun here; costs one look at a file."""
-        return os.path.exists(os.path.join(self.folder, _MARK))
+        return os.path.exists(self.marks)
+
+    @property
+    def marks(self) -> str:
+        """Absolute path of what `effect_marks` keeps."""
+        return os.path.join(self.folder, _MARK)
+
+    def find_unrecorded(self) -> int:
+        """How many effects began that the database does not know of: it is not as new as they
+        are."""
+        return len(self.effects.find_unrecorded(effect_marks.read(self.marks)))
+
+    def _note_unrecorded(self, marked: list[Mark], *, mend: bool) -> None:
+        missing = self.effects.find_unrecorded(marked)
+        if not missing:
+            return
+        path = os.path.join(self.folder, DATABASE)
+        why = f"{len(missing)} of the effects that began here are not on record in it"
+        if not mend:
+            self.database.close()
+            raise StoreDamaged(path, why)
+        with self.transaction():
+            self.effects.mark_unrecorded(missing)
+            self.journal.append(
+                f"store:{os.urandom(8).hex()}",
+                1,
+                Fact.DAMAGED,
+                run=None,
+                data={"file": path, "why": why, "attempts": [mark.attempt for mark in missing]},
+            )
+        self._notices.append(
+            f"`{path}` is older than what was done here: {why}. The nodes that had them are asked"
+            " about before they run again"
+        )
 
     def expect_effects(self) -> None:
         """From now on every commit of this process is on disk when it returns, and the store
@@ -270,7 +310,7 @@ class Store:
         self.database.flush_commits()
         if self.has_effects:
             return
-        mark = os.path.join(self.folder, _MARK)
+        mark = self.marks
         try:
             for path, flags in ((mark, os.O_CREAT | os.O_WRONLY), (self.folder, os.O_RDONLY)):
                 descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)

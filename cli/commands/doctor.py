@@ -237,12 +237,16 @@ def check_store(root: str) -> Finding:
             return Finding("store", "ok", f"no {STORE_FOLDER}/ yet; the first run makes it")
         try:
             wrong = store.database.find_faults()
+            unrecorded = 0 if wrong else store.find_unrecorded()
         finally:
             store.close()
     except StoreError as error:
         return Finding("store", "fail", str(error), error.hint or "")
     if wrong:
         return Finding("store", "fail", f"{folder}: {wrong}", "`assay cache verify` sets it aside")
+    if unrecorded:
+        what = f"{folder} does not know of {unrecorded} effects that began here"
+        return Finding("store", "warn", what, "`assay run` asks before it repeats them")
     if not os.access(folder, os.W_OK | os.X_OK):
         return Finding("store", "warn", f"{folder} cannot be written", f"`chown -R $USER {folder}`")
     return Finding("store", "ok", f"{folder} is whole")

@@ -192,7 +192,7 @@ def test_what_was_done_is_unknown_where_nothing_is_kept(bench: Bench, state: Eff
     done = bench.compensate(row)
     assert (done.state, done.problem) == (
         UNKNOWN,
-        "how its files were before is not kept any more",
+        f"how its files were before is lost: `{bench.preimage}` is gone",
     )
     assert bench.ground.read("f") == "after"
     assert not (bench.root / "undone").exists()

@@ -28,7 +28,7 @@ from assay.engine.intentions import (
     may_be_done,
     plan_identity,
 )
-from assay.engine.states import ActionKey, AttemptEnd, EffectState, RunId
+from assay.engine.states import ActionKey, AttemptEnd, AttemptId, EffectState, RunId
 from assay.plans.model import Digest, Node, NodeName, Plan, Tier, When
 
 RUN: Final = RunId("cccccccc")
@@ -109,9 +109,10 @@ def ask(
     lost: str | None = None,
     retry_failed: bool = False,
     is_under_way: bool = False,
+    unrecorded: AttemptId | None = None,
     key_over: Callable[[EffectRow], ActionKey] = different,
 ) -> Judgement:
-    evidence = Evidence(CREATED, mine, theirs, lost, retry_failed, is_under_way)
+    evidence = Evidence(CREATED, mine, theirs, lost, unrecorded, retry_failed, is_under_way)
     return judge(subject, evidence, key_over, explain)
 
 
@@ -396,6 +397,29 @@ def test_where_records_are_lost_only_a_repeat_that_is_safe_is_made(
             "whether it was done before is not known: the record of effects is lost"
             " (`assay.db` is gone)"
         )
+
+
+@pytest.mark.parametrize("mine", [None, *EffectState])
+@pytest.mark.parametrize("name", NODES)
+def test_what_began_and_is_not_on_record_is_asked_about(
+    name: str, mine: EffectState | None
+) -> None:
+    """C87: whatever is on record from before it says nothing of it; only what takes a repeat for
+    the same is performed."""
+    subject = NODES[name]
+    found = ask(
+        subject,
+        mine=None if mine is None else own(mine, None),
+        unrecorded=AttemptId("aaaaaaaa-9"),
+    )
+    if subject.idempotency_key is None:
+        assert isinstance(found, Stop)
+        assert found.row is None
+        assert found.detail == (
+            "was begun as attempt aaaaaaaa-9, and its record is lost: it may have happened"
+        )
+    else:
+        assert not isinstance(found, Stop) or "aaaaaaaa-9" not in found.detail
 
 
 @pytest.mark.parametrize("name", NODES)

@@ -3,6 +3,7 @@ repeated by that, none is forgotten without a word."""
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from damages import DAMAGES
+from sweep import SWEEP_ALL
 from workspace import Workspace, explain
 
 PLAN = """\
@@ -63,3 +65,172 @@ def test_damage_repeats_no_effect(tmp_path: Path, damage: Callable[[Path], None]
             asked = workspace.assay(*words)
             assert "Traceback" not in asked.err, (name, words, asked.err)
         shutil.rmtree(workspace.root)
+
+
+KILLED = """\
+[nodes.again]
+run = "echo x >> again"
+writes = ["again"]
+tier = "compensable"
+
+[nodes.mod]
+run = "echo x >> text"
+reads = ["text"]
+writes = ["text"]
+tier = "compensable"
+after = ["again"]
+
+[nodes.sent]
+run = "echo out >> sent"
+after = ["mod"]
+tier = "irreversible"
+
+[nodes.last]
+run = "test -e over || kill -9 $PPID"
+after = ["sent"]
+cache = false
+"""
+"""The first run is killed by its own last node."""
+
+PAGE = 4096
+FRAME = 24 + PAGE
+
+
+def lay_out_killed(root: Path) -> Workspace:
+    """A workspace whose assay was killed before what it knows was moved into the database."""
+    workspace = Workspace(root)
+    root.mkdir()
+    workspace.write("plan.toml", KILLED)
+    workspace.write("text", "base\n")
+    assert workspace.assay("run").code == -9
+    assert workspace.read("sent") == "out\n"
+    return workspace
+
+
+def find_log_damages(log: Path) -> list[tuple[str, Callable[[Path], None]]]:
+    """The log gone, or cut behind each of its frames, or a page of it zeroed."""
+
+    def cut_at(size: int) -> Callable[[Path], None]:
+        return lambda path: os.truncate(path, size)
+
+    def zero_at(start: int) -> Callable[[Path], None]:
+        def damage(path: Path) -> None:
+            with path.open("r+b") as file:
+                file.seek(start)
+                file.write(bytes(PAGE))
+
+        return damage
+
+    size = log.stat().st_size
+    found: list[tuple[str, Callable[[Path], None]]] = [("removed", Path.unlink)]
+    found += [(f"cut at {at}", cut_at(at)) for at in (0, 32, *range(32 + FRAME, size, FRAME))]
+    found += [(f"zeroed at {at}", zero_at(at)) for at in range(32, size, FRAME)]
+    return found if SWEEP_ALL else random.Random("log").sample(found, 6) + found[:1]
+
+
+@pytest.mark.slow
+def test_a_database_that_forgot_repeats_no_effect(tmp_path: Path) -> None:
+    """C87: a killed run's records are in the log of the database alone. However much of that is
+    lost, what had begun is not done again: it is known, taken back, or asked about; the answer
+    counts."""
+    quiet = lay_out_killed(tmp_path / "quiet")
+    for name, damage in find_log_damages(quiet.path(".assay/assay.db-wal")):
+        shutil.copytree(quiet.root, tmp_path / "w", symlinks=True)
+        workspace = Workspace(tmp_path / "w")
+        damage(workspace.path(".assay/assay.db-wal"))
+        workspace.write("over", "")
+        done = workspace.assay("run", "--json")
+        where = f"{name}: {explain(done)}"
+        assert "Traceback" not in done.err, where
+        assert done.code in (0, 4), where
+        for _ in range(3):
+            asked = [node for node, outcome in done.outcomes.items() if outcome == "ambiguous"]
+            assert (done.code == 4) == bool(asked), where
+            if not asked:
+                break
+            for node in asked:
+                answer = workspace.assay("settle", done.events[-1]["run"], node, "--done")
+                assert answer.code == 0, f"{where}\n{explain(answer)}"
+            done = workspace.assay("run", "--json")
+        assert done.code == 0, where
+        assert workspace.read("sent") == "out\n", where
+        assert workspace.read("text") == "base\nx\n", where
+        assert workspace.read("again") == "x\n", where
+        shutil.rmtree(workspace.root)
+
+
+def test_an_older_database_put_back_is_told(tmp_path: Path) -> None:
+    """C87: a copy made before an effect does not know of it; `run` says so once and asks, `doctor`
+    says so too, and `--new` starts over."""
+    workspace = lay_out_killed(tmp_path / "w")
+    workspace.write("over", "")
+    assert workspace.assay("run").code == 0
+    shutil.copy(workspace.path(".assay/assay.db"), tmp_path / "kept")
+    assert workspace.assay("run").code == 0
+    assert workspace.read("sent") == "out\nout\n"
+    shutil.copy(tmp_path / "kept", workspace.path(".assay/assay.db"))
+    for name in ("-wal", "-shm"):
+        workspace.path(f".assay/assay.db{name}").unlink(missing_ok=True)
+    doctor = workspace.assay("doctor")
+    assert "does not know of 3 effects that began here" in doctor.out, explain(doctor)
+    first, second = workspace.assay("run", "--json"), workspace.assay("run", "--json")
+    told = "is older than what was done here: 3 of the effects that began here are not on record"
+    assert (told in first.out + first.err, told in second.out + second.err) == (True, False)
+    assert (first.code, second.code) == (4, 4)
+    assert first.outcomes["again"] == "ambiguous"
+    assert workspace.read("sent") == "out\nout\n"
+    assert workspace.assay("run", "--new").code == 0
+    assert workspace.read("sent") == "out\nout\nout\n"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_was_kept_of_an_interrupted_attempt_is_missed(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """C87, C100: a half-done compensable attempt whose files cannot be put back, because how they
+    were is damaged or gone, is asked about; nothing is built on what it left."""
+    workspace = Workspace(tmp_path / "w")
+    workspace.root.mkdir()
+    workspace.write("plan.toml", HALF)
+    workspace.write("text", "base\n")
+    workspace.write("other", "mine\n")
+    assert workspace.assay("run").code == -9
+    assert workspace.read("text") == "base\nhalf\n"
+    (kept,) = workspace.path(".assay/preimages").iterdir()
+    damage(kept)
+    for _ in range(2):
+        done = workspace.assay("run", "--json")
+        assert (done.code, done.outcomes["mod"]) == (4, "ambiguous"), explain(done)
+        assert workspace.read("text") == "base\nhalf\n"
+
+
+HALF = """\
+[nodes.mod]
+run = "echo half >> text; rm other; kill -9 $PPID $$; echo rest >> text"
+writes = ["text"]
+removes = ["other"]
+tier = "compensable"
+undo = "echo undone >> undone"
+"""
+
+
+@pytest.mark.parametrize("gone", [".assay/preimages", ".assay"])
+def test_a_command_that_cleans_the_store_away_is_not_forgotten(
+    workspace: Workspace, gone: str
+) -> None:
+    """C87, C100: an attempt that failed after it has removed what was kept for it did something
+    all the same."""
+    workspace.write("text", "base\n")
+    workspace.write(
+        "plan.toml",
+        f"""\
+[nodes.mod]
+run = "rm -rf {gone}; echo x >> text; exit 1"
+writes = ["text"]
+tier = "compensable"
+undo = "echo undone >> undone"
+""",
+    )
+    done = workspace.assay("run", "--json")
+    assert done.code in (1, 4, 5), explain(done)
+    assert "is lost" in done.out, explain(done)
