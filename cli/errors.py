@@ -135,13 +135,11 @@ def find_complaint(error: BaseException) -> Complaint | None:
 def _find_operator_complaint(error: BaseException) -> Complaint | None:
     """Errors of beginning a run, and of going on with, settling and taking back what earlier ones
     did."""
-    from assay.engine.intentions import may_be_done
+    from assay.engine.intentions import may_be_done, may_be_not_done
     from assay.engine.opening import BoundaryUnavailable, UnsettledEffects, VanishedRuns
     from assay.engine.resumption import IsAround, IsComplete, OwnerLives
     from assay.engine.rewinding import CannotRewind
     from assay.engine.settling import IsClosed, NoEffect, StillRuns
-    from assay.engine.states import EffectState
-    from assay.plans.model import Tier
 
     match error:
         case OwnerLives():
@@ -157,7 +155,14 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
         case StillRuns() | IsClosed():
             return Complaint("error", _sentence(error), None, ExitCode.USAGE)
         case CannotRewind():
-            if not error.needs_operator:
+            if error.broken is not None:
+                words = f"assay settle {error.broken.run} {shlex.quote(error.broken.node)}"
+                hint = (
+                    f"Put right by hand what it did, then `{words} --not-done`; `--done` lets it"
+                    " stand"
+                )
+                return Complaint("error", _sentence(error), hint, ExitCode.OPERATOR)
+            if not error.has_irreversible:
                 return Complaint("error", _sentence(error), None, ExitCode.USAGE)
             hint = "`--leave-effects` leaves irreversible effects as they are"
             return Complaint("error", _sentence(error), hint, ExitCode.OPERATOR)
@@ -175,8 +180,7 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
             commands = []
             for row in error.rows:
                 words = f"assay settle {row.run} {shlex.quote(row.node)}"
-                stands = row.tier is Tier.COMPENSABLE and row.state is EffectState.SUCCEEDED
-                if stands:
+                if not may_be_not_done(row):
                     commands.append(f"`{words} --done`")
                 elif may_be_done(row):
                     commands.append(f"`{words} --done`, or `--not-done`,")

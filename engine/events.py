@@ -75,6 +75,8 @@ class Question:
     """The node that is meant, where that is another one."""
     may_be_done: bool = True
     """False: only a no is left, once what lies elsewhere has been taken back by hand."""
+    may_be_not_done: bool = True
+    """False: only a yes is left, since what was done stands."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from functools import partial
 
 from assay.engine.environment import Refused
 from assay.engine.events import NodesAppended, Question, Warned
-from assay.engine.intentions import describe, find_vanished, may_be_done, performs
+from assay.engine.intentions import describe, find_vanished, may_be_done, may_be_not_done, performs
 from assay.engine.journal import Fact
 from assay.engine.neighbours import describe_holder
 from assay.engine.opening import keep_plan
+from assay.engine.performing import Performing
 from assay.engine.run_state import RunState
 from assay.engine.settlement import Settlement
 from assay.engine.states import Outcome
@@ -25,9 +26,10 @@ from assay.plans.nodes import declared_name
 class Expansion:
     """That of the templates of one run."""
 
-    def __init__(self, run: RunState, settlement: Settlement) -> None:
+    def __init__(self, run: RunState, settlement: Settlement, performing: Performing) -> None:
         self._run = run
         self._settlement = settlement
+        self._performing = performing
 
     def expand(self, index: int) -> None:
         """The writers of a template's paths have settled: its instances join the plan."""
@@ -107,7 +109,7 @@ class Expansion:
             for i, node in enumerate(plan.nodes)
             if node.kind is Kind.TEMPLATE and declared_name(node.name) == base
         ]
-        if self._run.request.new or any(i not in self._run.instances for i in siblings):
+        if any(i not in self._run.instances for i in siblings):
             return False
         names = {node.name for node in plan.nodes if performs(node)}
         rows = [
@@ -117,6 +119,9 @@ class Expansion:
             )
             if declared_name(row.node) == base
         ]
+        if rows and self._run.request.new:
+            self._performing.leave_behind(rows)
+            return False
         if not rows:
             return False
         row = rows[0]
@@ -126,9 +131,14 @@ class Expansion:
             index,
             Outcome.AMBIGUOUS,
             detail=f"`{row.node}`, which it does not expand to any more, {moving or describe(row)}",
-            asks=Question(row.run, node=row.node, may_be_done=may_be_done(row))
-            if moving is None
-            else None,
+            asks=None
+            if moving is not None
+            else Question(
+                row.run,
+                node=row.node,
+                may_be_done=may_be_done(row),
+                may_be_not_done=may_be_not_done(row),
+            ),
         )
         return True
 

@@ -13,6 +13,7 @@ from typing import Final, assert_never
 from assay.engine.effects import EffectRow, find_speaker
 from assay.engine.states import ActionKey, AttemptEnd, AttemptId, EffectState
 from assay.plans.model import Kind, Node, NodeName, Plan, Tier, When
+from assay.plans.nodes import declared_name
 
 FAILURES: Final = frozenset(
     {
@@ -165,10 +166,26 @@ def may_be_done(row: EffectRow) -> bool:
     )
 
 
+def may_be_not_done(row: EffectRow) -> bool:
+    """Whether an operator can say that the effect did not happen: what is on record as done and
+    can be taken back is taken back instead."""
+    stands = row.state is EffectState.SUCCEEDED and row.is_sound
+    return not (stands and row.tier is Tier.COMPENSABLE)
+
+
 def performs(node: Node) -> bool:
     """Whether the node has effects of its own, or its instances have: a group that bears the
     name of one that had does not."""
     return node.tier is not Tier.SEALED and (node.command is not None or node.kind is Kind.TEMPLATE)
+
+
+def performers_of(plan: Plan) -> Callable[[NodeName], bool]:
+    """Tells by its name whether the plan has a node with effects, or may come to have it, as an
+    instance of a template."""
+    nodes = [node for node in plan.nodes if performs(node)]
+    names = {node.name for node in nodes}
+    bases = {declared_name(node.name) for node in nodes if node.kind is Kind.TEMPLATE}
+    return lambda name: name in names or declared_name(name) in bases
 
 
 def find_vanished(rows: list[EffectRow], has: Callable[[NodeName], bool]) -> list[EffectRow]:

@@ -13,7 +13,7 @@ from assay.engine.attempts import Claims
 from assay.engine.claims import claims_of, find_conflict
 from assay.engine.effects import EffectRow
 from assay.engine.events import RunStarted, Warned
-from assay.engine.intentions import describe, find_vanished, performs
+from assay.engine.intentions import describe, find_vanished, performers_of
 from assay.engine.neighbours import describe_holder, find_holder
 from assay.engine.performing import Performing
 from assay.engine.run_request import Cancellation
@@ -22,8 +22,7 @@ from assay.engine.states import AttemptId, RunId
 from assay.engine.store_errors import StoreUnwritable
 from assay.engine.surroundings import Surroundings, describe_surroundings
 from assay.plans.canonical import JsonValue
-from assay.plans.model import Boundary, Kind, NodeName, Tier
-from assay.plans.nodes import declared_name
+from assay.plans.model import Boundary, NodeName, Tier
 from assay.plans.stored import plan_to_bytes
 
 SURVIVORS_FIRST_SECONDS: Final = 0.05
@@ -160,12 +159,8 @@ class Opening:
             plan.nodes[index].tier is Tier.SEALED for index in self._run.graph.selected
         ):
             return
-        nodes = [node for node in plan.nodes if performs(node)]
-        names = {node.name for node in nodes}
-        bases = {declared_name(node.name) for node in nodes if node.kind is Kind.TEMPLATE}
         rows = find_vanished(
-            self._run.store.effects.open_of(self._run.plan_identity),
-            lambda name: name in names or declared_name(name) in bases,
+            self._run.store.effects.open_of(self._run.plan_identity), performers_of(plan)
         )
         for row in rows:
             holder = find_holder(self._run.store, row.attempt)

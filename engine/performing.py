@@ -28,6 +28,8 @@ from assay.engine.intentions import (
     Stop,
     describe,
     may_be_done,
+    may_be_not_done,
+    performers_of,
 )
 from assay.engine.journal import Fact
 from assay.engine.keys import effect_key
@@ -227,13 +229,19 @@ class Performing:
     def start_over(self) -> None:
         """`--new`: what earlier runs left open is asked for no more."""
         begun = (EffectState.ROLLING_BACK, EffectState.COMPENSATING)
+        is_there = performers_of(self._run.plan)
         rows = [
             row
             for row in self._run.store.effects.open_of(self._run.plan_identity)
-            if row.state not in begun  # what is half taken back is taken back first
+            # What is half taken back is taken back first, if there is who does it anew.
+            if row.state not in begun or not is_there(row.node)
         ]
         if rows:
-            self._close([row.attempt for row in rows], "asked to start over")
+            self.leave_behind(rows)
+
+    def leave_behind(self, rows: list[EffectRow]) -> None:
+        """Nobody asks for these any more, however far they are done or taken back."""
+        self._close([row.attempt for row in rows], "asked to start over")
         for row in rows:
             if row.state in AWAITED:
                 self._run.warn(f"starts over: `{row.node}` {describe(row)}")
@@ -320,6 +328,7 @@ class Performing:
             asked,
             needs_value=node.result is not None,
             may_be_done=stop.row is None or may_be_done(stop.row),
+            may_be_not_done=stop.row is None or may_be_not_done(stop.row),
         )
         self._settlement.settle(
             index, Outcome.AMBIGUOUS, detail=stop.detail, key=gathered.key, asks=question

@@ -52,12 +52,15 @@ _THERE: Final = frozenset({EffectState.SUCCEEDED, EffectState.UNKNOWN, EffectSta
 
 
 class CannotRewind(Exception):
-    """Nothing was touched. The text is one clause; `needs_operator` when only a person can
-    say how to go on."""
+    """Nothing was touched. The text is one clause. Only a person can say how to go on where it
+    `has_irreversible` effects in the way, or one that is `broken`: half there, perhaps."""
 
-    def __init__(self, why: str, *, needs_operator: bool = False) -> None:
+    def __init__(
+        self, why: str, *, has_irreversible: bool = False, broken: EffectRow | None = None
+    ) -> None:
         super().__init__(why)
-        self.needs_operator = needs_operator
+        self.has_irreversible = has_irreversible
+        self.broken = broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +97,14 @@ def rewind(
     left = [row for row in later if row.tier is Tier.IRREVERSIBLE and row.state in _THERE]
     if left and not leave_effects:
         names = ", ".join(f"`{row.node}`" for row in left)
-        raise CannotRewind(f"{names} cannot be taken back", needs_operator=True)
+        raise CannotRewind(f"{names} cannot be taken back", has_irreversible=True)
     broken = [r for r in later if r.tier is Tier.COMPENSABLE and r.state is EffectState.UNKNOWN]
     if broken:
-        raise CannotRewind(f"`{broken[0].node}` {describe(broken[0])}", needs_operator=True)
+        raise CannotRewind(
+            f"what `{broken[0].node}` did in run {broken[0].run} is not known, so it cannot be"
+            f" taken back: {broken[0].detail}",
+            broken=broken[0],
+        )
     undoes = [r for r in later if r.tier is Tier.COMPENSABLE and r.state in UNDOABLE]
     for row in undoes:
         _check_nothing_on_top(store, run, row)

@@ -99,7 +99,7 @@ class RunLoop:
             run, self._settlement, self._restoring, self._dispatch, self._performing
         )
         self._opening = Opening(run, self._performing, cancellation)
-        self._expansion = Expansion(run, self._settlement)
+        self._expansion = Expansion(run, self._settlement, self._performing)
         self._cancellation = cancellation
         self._group_is_timed = False
         self._group_is_due = False

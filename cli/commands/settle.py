@@ -14,13 +14,12 @@ from assay.cli.render.text import one_line
 from assay.engine.cancelling import recover_all
 from assay.engine.clock import SystemClock
 from assay.engine.effects import EffectRow
-from assay.engine.intentions import may_be_done
+from assay.engine.intentions import may_be_done, may_be_not_done
 from assay.engine.runs import RunRow
 from assay.engine.settling import find_effect, is_half_taken_back, settle_effect
-from assay.engine.states import EffectState
 from assay.engine.store import Store
 from assay.plans.canonical import canonical_json
-from assay.plans.model import Digest, EntryKind, Node, RelPath, ResultKind, Tier
+from assay.plans.model import Digest, EntryKind, Node, RelPath, ResultKind
 from assay.plans.stored import DamagedPlan, plan_from_bytes
 
 
@@ -88,8 +87,7 @@ def _check_sense(effect: EffectRow, name: str, *, done: bool) -> None:
             f"What `{name}` wrote has been put back, so it is not done",
             hint="`--not-done`, once what lies elsewhere has been taken back by hand",
         )
-    stands = effect.state is EffectState.SUCCEEDED and effect.is_sound
-    if not done and stands and effect.tier is Tier.COMPENSABLE:
+    if not done and not may_be_not_done(effect):
         raise UsageError(
             f"`{name}` is done, and what it wrote stands",
             hint=f"`assay rewind {effect.run} --to NODE` takes it back",

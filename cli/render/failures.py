@@ -82,6 +82,8 @@ def ways_on(node: str, question: Question) -> list[str]:
     if not question.may_be_done:
         return [f"   = once the rest is taken back by hand: {words} --not-done"]
     value = " --value JSON" if question.needs_value else ""
+    if not question.may_be_not_done:
+        return [f"   = to let it stand: {words} --done{value}"]
     return [
         f"   = if it happened: {words} --done{value}",
         f"   = if it did not: {words} --not-done",

@@ -540,3 +540,105 @@ def test_a_cancel_begins_no_further_undo(counted: Counted, probes: Probes, begin
     assert counted.assay("run").code == 0
     assert counted.read("undone") == "a\n"
     assert counted.read("a.txt") == "2\n"
+
+
+@pytest.mark.parametrize("template", [False, True])
+def test_a_new_start_leaves_what_no_node_will_take_back(counted: Counted, template: bool) -> None:
+    """What is half taken back, and whose node the plan has no more, is asked about until a run
+    that starts over has said so: then never again, and nothing else happens twice for it."""
+    b = {
+        "run": "echo b > b",
+        "writes": ["b"],
+        "tier": "compensable",
+        "undo": "exit 5",
+    }
+    pub = {"run": "echo sent >> shop", "tier": "irreversible"}
+    if template:
+        counted.write("src/x", "")
+        gen = {"run": "mkdir -p l; cp src/* l", "reads": ["src/*"], "writes": ["l/"]}
+        nodes = {"pub": pub, "gen": gen, "m": b | {"foreach": "l/*"}}
+        there: dict[str, dict[str, object]] = {**nodes, "m": {**nodes["m"], "run": "exit 1"}}
+    else:
+        there = {"pub": pub, "b": {**b, "run": "exit 1"}}
+    counted.plan(there)
+    assert counted.assay("run").code == 1
+    if template:
+        counted.path("src/x").rename(counted.path("src/y"))
+        left = {**there, "m": {**nodes["m"], "undo": "true"}}
+    else:
+        left = {"pub": pub}
+    counted.plan(left)
+    assert counted.assay("run").code == 4
+    done = counted.assay("run", "--new", "--json")
+    assert done.code == 0
+    assert "starts over: `m[l/x]`" if template else "starts over: `b`" in warnings(done)
+    assert counted.read("shop") == "sent\nsent\n"
+    done = counted.assay("run", "--json")
+    assert done.code == 0, done.out
+
+
+def test_only_answers_that_are_taken_are_offered(counted: Counted) -> None:
+    """What stands, and whose instance the template does not have any more, is let stand; to say
+    that it did not happen is neither offered nor taken."""
+    counted.write("src/x", "")
+    counted.write("src/y", "")
+    counted.plan(
+        {
+            "gen": {
+                "run": "rm -rf l; mkdir l; cp src/* l",
+                "reads": ["src/*"],
+                "writes": ["l/"],
+            },
+            "m": compensable("echo {{each.name}} > o-{{each.name}}", foreach="l/*")
+            | {"writes": ["o-{{each.name}}"]},
+            "last": {**LAST, "after": ["m"]},
+        }
+    )
+    assert counted.assay("run").code == 1
+    counted.remove("src/x")
+    counted.write("ok", "")
+    asked = counted.assay("run")
+    assert asked.code == 4
+    way = f"assay settle {counted.first_run()} 'm[l/x]' "
+    assert f"= to let it stand: {way}--done\n" in asked.out + asked.err
+    assert "--not-done" not in asked.out + asked.err
+    assert counted.assay("settle", counted.first_run(), "m[l/x]", "--not-done").code == 2
+    assert counted.assay("settle", counted.first_run(), "m[l/x]", "--done").code == 0
+    assert counted.assay("run").code == 0
+
+
+def test_a_rewind_over_what_is_broken_names_a_way_that_works(counted: Counted) -> None:
+    """What cannot be put back because how it was is damaged is settled by hand; then the rewind
+    takes back the rest."""
+    counted.plan(
+        {
+            "a": compensable("echo a > a", writes=["a"]),
+            "b": compensable("echo b > b", writes=["b"], after=["a"]),
+            "c": compensable("echo c > c", writes=["c"], after=["b"]),
+            "last": {**LAST, "after": ["c"]},
+        }
+    )
+    assert counted.assay("run").code == 1
+    run = counted.first_run()
+    kept = sorted(counted.path(".assay/preimages").iterdir())
+    kept[1].write_text("x")
+    counted.plan(
+        {
+            "a": compensable("echo a > a", writes=["a"]),
+            "b": compensable("echo b2 > b", writes=["b"], after=["a"]),
+            "c": compensable("echo c > c", writes=["c"], after=["b"]),
+            "last": {**LAST, "after": ["c"]},
+        }
+    )
+    assert counted.assay("run").code == 4
+    refused = counted.assay("rewind", run, "--to", "a")
+    assert refused.code == 4
+    assert refused.err.endswith(
+        f"\nhint: Put right by hand what it did, then `assay settle {run} b --not-done`; `--done`"
+        " lets it stand\n"
+    ), refused.err
+    counted.remove("b")
+    assert counted.assay("settle", run, "b", "--not-done").code == 0
+    done = counted.assay("rewind", run, "--to", "a")
+    assert (done.code, done.err.count("Traceback")) == (0, 0), done.err
+    assert "c" not in counted.files()
