@@ -59,10 +59,10 @@ class Answered(Exception):
 
 
 class Interrupted(Exception):
-    """A signal ended a wait before anything had begun."""
+    """A signal ended a wait; `what` had come of it by then."""
 
-    def __init__(self, signal: int) -> None:
-        super().__init__("Interrupted before anything was started")
+    def __init__(self, signal: int, what: str = "before anything was started") -> None:
+        super().__init__(f"Interrupted {what}")
         self.signal = signal
 
 

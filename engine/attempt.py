@@ -81,7 +81,8 @@ def plan_attempt(
     root, program = bench.root, gathered.program
     if workplace is not None and workplace.tree is not None:
         root, program = workplace.root, workplace.translate(bench.root, program)
-        environ["PATH"] = workplace.translate_search(bench.root, environ.get("PATH"))
+        if "PATH" in environ:
+            environ["PATH"] = workplace.translate_search(bench.root, environ["PATH"])
     masks = tuple(secret.encode("utf-8", "surrogateescape") for secret in gathered.secrets.values())
     return Assignment(
         row=AttemptRow(

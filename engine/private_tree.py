@@ -58,9 +58,6 @@ class Strays:
     changed: tuple[RelPath, ...]
     removed: tuple[RelPath, ...]
 
-    def __bool__(self) -> bool:
-        return bool(self.created or self.changed or self.removed)
-
 
 @dataclass(frozen=True, slots=True)
 class _Placed:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 CALLS: Final = (
-    *("open", "openat", "openat2", "creat", "truncate", "execve", "execveat", "getdents64"),
+    *("open", "openat", "openat2", "creat", "truncate", "execve", "execveat"),
     *("rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat"),
     *("unlink", "unlinkat", "mkdir", "mkdirat", "rmdir", "chdir", "fchdir"),
     *("clone", "clone3", "fork", "vfork"),
@@ -35,7 +35,6 @@ class Trace:
 
     read: dict[str, None] = field(default_factory=dict)
     """Opened for reading, or executed."""
-    listed: dict[str, None] = field(default_factory=dict)
     written: dict[str, None] = field(default_factory=dict)
     """Opened for writing, or put there under this name."""
     made: dict[str, None] = field(default_factory=dict)
@@ -75,8 +74,6 @@ def read_trace(lines: Iterable[str], cwd: str) -> Trace:
                 path = next(iter(paths))
                 trace.read.setdefault(path)
                 trace.executed.setdefault(path)
-            case "getdents64":
-                trace.listed.setdefault(next(iter(paths)))
             case "rename" | "renameat" | "renameat2":
                 source, target = paths
                 trace.gone.setdefault(source)

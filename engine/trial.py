@@ -107,7 +107,8 @@ def try_node(
         with open(log, encoding="utf-8", errors="surrogateescape") as file:
             said = file.read()
         if not os.path.exists(told):
-            raise NoTracer(f"`strace` may not trace here: {said.strip().splitlines()[-1:]}")
+            last = said.strip().splitlines()[-1:]
+            raise NoTracer(": ".join(["`strace` may not trace here", *last]))
         with open(told, encoding="utf-8", errors="surrogateescape") as file:
             trace = read_trace(file, cwd)
     finally:

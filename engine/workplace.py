@@ -150,9 +150,9 @@ class Workplace:
             return self.root + path[len(workspace) :]
         return path
 
-    def translate_search(self, workspace: str, search: str | None) -> str:
+    def translate_search(self, workspace: str, search: str) -> str:
         """A PATH with the folders of the workspace as they are for the command."""
-        folders = (search or os.defpath).split(os.pathsep)
+        folders = search.split(os.pathsep)
         return os.pathsep.join(self.translate(workspace, folder) or "" for folder in folders)
 
     def find_removed(self, node: Node) -> tuple[RelPath, ...]:

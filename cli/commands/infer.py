@@ -75,7 +75,8 @@ def _try(plan: LoadedPlan, node: Node) -> Tried:
         received = listen_to_signals(Cancellation())
         tried = try_node(node, plan.loaded.root, taken, caller, lambda: bool(received))
         if received:
-            raise Interrupted(received[0])
+            what = f"while `{node.name}` ran: what it had done by then stays, nothing is declared"
+            raise Interrupted(received[0], what)
         return tried
     except Refused as error:
         raise UsageError(f"Node `{node.name}` {error}", hint="`assay run` it first") from None

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import tomllib
 
 import pytest
 from counted import Counted
 from probe import Probes
-from workspace import Finished
+from running import HEEDING
+from workspace import ASSAY, Finished
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 
@@ -191,3 +195,40 @@ def test_modules_are_declared_not_their_bytecode(counted: Counted) -> None:
         found = told(counted.assay("infer", "n"))
         assert {"main.py", "pkg/__init__.py", "pkg/core.py"} <= set(found["reads"])
         assert not any("__pycache__" in entry for entry in found["reads"] + found["writes"])
+
+
+def test_an_interrupted_trial_says_what_stays(counted: Counted, probes: Probes) -> None:
+    """Ctrl-C ends the command and writes nothing into the plan; what the command did is said to
+    stay."""
+    counted.plan({"n": {"run": probes.argv("n")}})
+    before = counted.read("plan.toml")
+    process = subprocess.Popen(
+        [*HEEDING, str(ASSAY), "infer", "n", "--write"],
+        cwd=counted.root,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    probe = probes.arrive("n")
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 130
+    assert said == (
+        "error: Interrupted while `n` ran: what it had done by then stays, nothing is declared\n"
+    )
+    assert counted.read("plan.toml") == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(probe.pid, 0)
+
+
+def test_a_tracer_that_may_not_trace_is_told(counted: Counted) -> None:
+    """What the tracer says itself, and no list of it."""
+    tracer = counted.path("bin/strace")
+    tracer.parent.mkdir()
+    tracer.write_text("#!/bin/sh\necho 'strace: not permitted' >&2\nexit 1\n")
+    tracer.chmod(0o755)
+    counted.plan({"n": {"run": ["true"]}})
+    done = counted.assay("infer", "n", env={"PATH": f"{tracer.parent}:{os.environ['PATH']}"})
+    assert done.code == 5
+    assert done.err.startswith(
+        "environment: `strace` may not trace here: strace: not permitted\n"
+    ), done.err
