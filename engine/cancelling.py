@@ -13,25 +13,19 @@ from assay.engine.blobs import Blobs
 from assay.engine.clock import Clock
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
+from assay.engine.neighbours import find_ancestors
 from assay.engine.runs import RunRow
 from assay.engine.states import RunId
 from assay.engine.store import Store
 
 
 def request_cancel(store: Store, run: RunId, by: str) -> tuple[RunId, ...]:
-    """Asks an unsettled run, and every run that its nodes started, to stop; the runs that
-    had not been asked before. `by` says who asks, in words."""
+    """Asks an unsettled run, and every run that its nodes and undos started, to stop; the runs
+    that had not been asked before. `by` says who asks, in words."""
     asked: list[RunId] = []
     source = f"cancel:{os.urandom(8).hex()}"
     with store.transaction():
-        pending = [run]
-        seen: set[RunId] = set()
-        while pending:
-            each = pending.pop()
-            if each in seen:
-                continue
-            seen.add(each)
-            pending.extend(child.id for child in store.runs.children(each))
+        for each in (run, *_find_inside(store, run)):
             around = None if each == run else run
             if store.runs.cancel(each, by, around):
                 asked.append(each)
@@ -43,6 +37,16 @@ def request_cancel(store: Store, run: RunId, by: str) -> tuple[RunId, ...]:
                     data={"by": by, "around": around},
                 )
     return tuple(asked)
+
+
+def _find_inside(store: Store, run: RunId) -> list[RunId]:
+    """The unsettled runs that nodes of this one started, and undos that it executes."""
+    return [
+        each.id
+        for each in store.runs.unsettled()
+        if each.id != run
+        and any(row.run == run for row in find_ancestors(store, each.parent_attempt))
+    ]
 
 
 def end_if_dead(store: Store, run: RunRow, clock: Clock) -> tuple[str, ...]:

@@ -31,14 +31,16 @@ class Blocked:
 
 
 def find_ancestors(store: Store, parent: AttemptId | None) -> tuple[AttemptRow, ...]:
-    """The attempt `parent` and those around it, innermost first."""
+    """The attempt `parent` and those around it, innermost first. An undo is part of the attempt
+    that takes back, which may be one of a later run."""
     found: list[AttemptRow] = []
     seen: set[AttemptId] = set()
     while parent is not None and parent not in seen:
-        # An undo is part of the attempt that it takes back.
-        parent = AttemptId(parent.removesuffix(UNDO_SUFFIX))
         seen.add(parent)
-        row = store.attempts.get(parent)
+        if parent.endswith(UNDO_SUFFIX):
+            row = find_holder(store, AttemptId(parent.removesuffix(UNDO_SUFFIX)))
+        else:
+            row = store.attempts.get(parent)
         if row is None:
             break  # nested in a node of another workspace
         found.append(row)
@@ -88,6 +90,8 @@ class Neighbours:
     def find_self(self, node: NodeName) -> AttemptRow | None:
         """The ancestor that is an attempt of this very node: a loop without an end."""
         for row in self.ancestors:
+            if find_undone(row.claims):
+                continue  # it stands under the node that is done anew after it
             run = self._store.runs.get(row.run)
             if row.node == node and run.plan_file == self._plan_file:
                 return row
@@ -145,8 +149,13 @@ class Neighbours:
         mine = [row.id for row in self.ancestors]
         if not closes_cycle(target.id, mine, waits):
             return None
-        outer = self.ancestors[-1]
         return (
-            f"waits for `{target.node}` of run {target.run}, which cannot end before it: this run"
-            f" was started by `{outer.node}` of run {outer.run}"
+            f"waits for {_name(target)}, which cannot end before it: this run was started by"
+            f" {_name(self.ancestors[-1])}"
         )
+
+
+def _name(row: AttemptRow) -> str:
+    if find_undone(row.claims):
+        return f"a roll-back in run {row.run}"
+    return f"`{row.node}` of run {row.run}"

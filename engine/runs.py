@@ -349,15 +349,6 @@ class Runs:
         except (ValueError, TypeError) as error:
             raise self._database.damaged(f"the row of run {run} cannot be read") from error
 
-    def children(self, run: RunId) -> Rows:
-        """The unsettled runs that nodes of this one started."""
-        rows = self._database.query(
-            f"{_SELECT} WHERE {_OPEN} AND parent_attempt IN"
-            " (SELECT id FROM attempts WHERE run = ?) ORDER BY ordinal",
-            (run,),
-        )
-        return [self._decode(row) for row in rows]
-
     def lease_path(self, run: RunId) -> str:
         """Absolute path of the file whose lock the run's owner holds."""
         return f"{self._tmp()}/run-{run}.lease"

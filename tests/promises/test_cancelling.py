@@ -233,3 +233,64 @@ def test_a_node_that_cancels_its_own_run_is_not_awaited_by_itself(counted: Count
     done = counted.assay("run", "--json")
     assert (done.code, done.outcomes["a"]) == (143, "built"), done.out
     assert counted.read("o") == "asked\n"
+
+
+def plan_undo(counted: Counted, undo: str) -> None:
+    """`a` is done with other content than the next run finds: that executes its `undo`."""
+    counted.write("in", "1\n")
+    counted.plan(
+        {
+            "a": {
+                "run": "cat in > a",
+                "reads": ["in"],
+                "writes": ["a"],
+                "tier": "compensable",
+                "undo": undo,
+            },
+            "b": {"run": "exit 1", "after": ["a"]},
+        }
+    )
+    assert counted.assay("run").code == 1
+    counted.write("in", "2\n")
+
+
+def test_an_undo_that_cancels_the_run_around_it_is_not_awaited_by_itself(counted: Counted) -> None:
+    """What another run did is taken back by this one: `cancel` in the `undo` comes back."""
+    plan_undo(counted, f"{shlex.quote(str(ASSAY))} cancel last && echo asked > o")
+    done = counted.assay("run", "--json")
+    assert (done.code, done.outcomes["a"]) == (143, "cancelled"), done.out
+    assert counted.read("o") == "asked\n"
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_run_inside_an_undo_is_cancelled_with_the_run_around_it(
+    counted: Counted, probes: Probes, begin: Begin, lives: bool
+) -> None:
+    """It is told to stop as well: it does once the run around it is gone, which lets an undo
+    that it has begun end by itself."""
+    inner = {"n": {"run": f"{shlex.join(probes.argv('n'))}; echo done > o"}}
+    counted.plan(inner, file="inner.toml")
+    plan_undo(counted, f"{shlex.quote(str(ASSAY))} run inner.toml")
+    run = begin()
+    node = probes.arrive("n")
+    around, inside = (
+        each["run"] for each in json.loads(counted.assay("runs", "--json").out)[1::-1]
+    )
+    if not lives:
+        run.kill()
+    with counted.start("cancel", around) as cancel:
+        assert cancel.stderr is not None
+        told = f"run {inside}, which run {around} started, is cancelled with it\n"
+        assert cancel.stderr.readline() == told
+        if lives:
+            node.exit(0)
+        node.gone()
+        cancel.communicate()
+        assert cancel.returncode == 0
+    if lives:
+        assert run.finish().code == 143
+    assert counted.path("o").exists() == lives
+    found = {
+        each["run"]: each["status"] for each in json.loads(counted.assay("runs", "--json").out)
+    }
+    assert (found[around], found[inside]) == ("cancelled", "completed" if lives else "cancelled")

@@ -8,8 +8,10 @@ import shlex
 
 import pytest
 from counted import LAST, Counted, warnings
+from counted import Counted, warnings
 from probe import Probes
 from running import Begin
+from workspace import ASSAY
 
 
 def compensable(script: str, undone: str = "", **more: object) -> dict[str, object]:
@@ -642,3 +644,32 @@ def test_a_rewind_over_what_is_broken_names_a_way_that_works(counted: Counted) -
     done = counted.assay("rewind", run, "--to", "a")
     assert (done.code, done.err.count("Traceback")) == (0, 0), done.err
     assert "c" not in counted.files()
+@pytest.mark.parametrize("how", ["run", "rewind"])
+def test_a_run_inside_what_takes_back_never_waits_for_it(counted: Counted, how: str) -> None:
+    """C117: an `undo` that another run or a rewind executes runs assay on what is held for it:
+    that is an error at once in the inner run, and what only stands beside it is run."""
+    counted.write("conf", "1\n")
+    assay = shlex.quote(str(ASSAY))
+    undo = f"{assay} run first && {assay} run inner.toml"
+    counted.plan(
+        {
+            "first": {"run": "echo 1 > fa", "writes": ["fa"], "cache": False},
+            "b": compensable("cat conf > fb", reads=["conf"], writes=["fb"], after=["first"])
+            | {"undo": undo},
+            "last": {**LAST, "after": ["b"]},
+        }
+    )
+    counted.plan({"n": {"run": "true", "writes": ["fb"]}}, file="inner.toml")
+    assert counted.assay("run").code == 1
+    counted.write("conf", "2\n")
+    words = ["run"] if how == "run" else ["rewind", first_run(counted), "--to", "first"]
+    done = counted.assay(*words)
+    assert done.code == (4 if how == "run" else 1), done.err
+    assert "its `undo` ended with exit code 1" in done.err
+    runs = json.loads(counted.assay("runs", "--json").out)
+    around = runs[-2 if how == "run" else -1]["run"]
+    told = counted.assay("show", runs[0]["run"]).out
+    place = f"a roll-back in run {around}"
+    why = f"waits for {place}, which cannot end before it: this run was started by {place}"
+    assert why in told
+    assert counted.executions[-1] == "first"
