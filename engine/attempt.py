@@ -60,12 +60,15 @@ def plan_attempt(
     gathered: Gathered,
     unfinished: AttemptRow | None,
     began_at: float,
+    is_of_another: Callable[[RelPath, State], bool],
     effect: EffectRow | None = None,
     workplace: Workplace | None = None,
 ) -> Assignment:
     """`ordinal` counts the attempts of the run, `number` those of the node; `unfinished`,
-    `effect` and `workplace` are as in `Assignment`."""
+    `effect` and `workplace` are as in `Assignment`. `is_of_another` tells what other nodes of
+    the run have left."""
     attempt = attempt_id(run, ordinal)
+    before = _states_before(bench, node, unfinished, is_of_another)
     folder = temporary.plan_temp(attempt, bench.caller.variables)
     log = f"{bench.store.logs}/{attempt}.log"
     lease = f"{bench.store.tmp}/{attempt}.lease"
@@ -101,13 +104,14 @@ def plan_attempt(
             temp=folder,
             pid=None,
             claims=_claims_of(node, workplace, bench.plan_file),
-            before=_states_before(bench, node, unfinished),
+            before=before,
             detail="",
         ),
         index=index,
         node=node,
         gathered=gathered,
         unfinished=unfinished,
+        others=frozenset(path for path, state in before.items() if is_of_another(path, state)),
         effect=effect,
         workplace=workplace,
         spawn=Spawn(
@@ -204,13 +208,16 @@ def _make_folders(root: str, node: Node) -> None:
 def _clear(
     bench: Bench, assignment: Assignment, knows: Callable[[RelPath, State], bool]
 ) -> dict[RelPath, str]:
-    node = assignment.node
-    unfinished = assignment.unfinished
+    before = assignment.row.before
     # By content, not by the last result: an older one may have been put back since.
     return clear_outputs(
-        node,
-        {path: state for path, state in assignment.row.before.items() if knows(path, state)},
-        None if unfinished is None else unfinished.before,
+        assignment.node,
+        {
+            path: state
+            for path, state in before.items()
+            if path not in assignment.others and knows(path, state)
+        },
+        None if assignment.unfinished is None else before,
         bench.measurer,
         os.path.join(bench.store.trash, assignment.row.id),
     ).trashed
@@ -373,7 +380,12 @@ def _keep_log(path: str, spares: Spares | None) -> str | None:
     return None
 
 
-def _states_before(bench: Bench, node: Node, unfinished: AttemptRow | None) -> dict[RelPath, State]:
+def _states_before(
+    bench: Bench,
+    node: Node,
+    unfinished: AttemptRow | None,
+    is_of_another: Callable[[RelPath, State], bool],
+) -> dict[RelPath, State]:
     """The declared writes, and what it will remove, as the command is to find them.
 
     What the try before left unfinished is not among them although it stands there until
@@ -383,8 +395,8 @@ def _states_before(bench: Bench, node: Node, unfinished: AttemptRow | None) -> d
     if unfinished is not None:
         knows = bench.store.results.knows
         for path, state in list(states.items()):
-            is_left_over = state != unfinished.before.get(path, ABSENT) and not knows(path, state)
-            if is_left_over and not matches(node.reads, path):
+            stood = state == unfinished.before.get(path, ABSENT) or is_of_another(path, state)
+            if not stood and not knows(path, state) and not matches(node.reads, path):
                 del states[path]
     for path in node.removes:
         states[path] = bench.measurer.state_of(path)

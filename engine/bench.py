@@ -46,6 +46,8 @@ class Assignment:
     unfinished: AttemptRow | None
     """The node's try before this one, in whichever run, when that did not succeed: what it
     left counts for nothing."""
+    others: frozenset[RelPath]
+    """Paths among `row.before` that other nodes of the run have left as they are."""
     folder: str
     """The attempt's private folder; TMPDIR is `t` in it, the result file `result`."""
     kept: tuple[tuple[RelPath, State], ...] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from assay.engine import preimages, recovery
@@ -129,6 +130,7 @@ class Dispatch:
                 queued.gathered,
                 self._find_unfinished(index),
                 self._run.clock.now(),
+                partial(self._run.observations.is_of_another, index),
                 effect,
                 self._run.plan_workplace(index),
             )

@@ -29,6 +29,7 @@ from assay.plans.canonical import canonical_json
 from assay.plans.entries import escape_entry, matches
 from assay.plans.model import (
     Boundary,
+    EntryKind,
     Node,
     RelPath,
     ResultKind,
@@ -87,7 +88,7 @@ def land_attempt(bench: Bench, executed: Executed) -> Executed:
         executed.landed = land(
             bundle,
             node.writes,
-            reads,
+            reads.keys() | assignment.others,
             store=bench.store,
             measurer=bench.measurer,
             source=workplace.tree,
@@ -133,7 +134,11 @@ def _capture(bench: Bench, assignment: Assignment, executed: Executed) -> None:
     except StorageFull as error:
         executed.not_stored = str(error)
         captured = capture_outputs(node, root, measurer, None)
-    executed.outputs = captured.outputs
+    executed.outputs = tuple(
+        (path, state)
+        for path, state in captured.outputs
+        if not _is_of_another(assignment, path, state)
+    )
     if workplace is not None and workplace.tree is not None:
         gone = (*node.removes, *workplace.find_removed(node))
         executed.bundle = make_bundle(captured.outputs, gone, workplace.base) or None
@@ -154,6 +159,18 @@ def _capture(bench: Bench, assignment: Assignment, executed: Executed) -> None:
         bench.measurer,
         lambda path: matches(node.writes, RelPath(path)),
         _began_ns(assignment),
+    )
+
+
+def _is_of_another(assignment: Assignment, path: RelPath, state: State) -> bool:
+    """Whether another node of the run has made it where this one may write as well, and this one
+    has left it as it was."""
+    node, before = assignment.node, assignment.row.before
+    return (
+        path in assignment.others
+        and before[path] == state
+        and path not in assignment.gathered.reads.states
+        and not any(e.kind is EntryKind.FILE and e.path == path for e in node.writes)
     )
 
 

@@ -10,7 +10,7 @@ After a crash between the two records recovery completes the landing from what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,7 @@ def find_conflict(bundle: Bundle, measurer: Measurer) -> RelPath | None:
 def land(
     bundle: Bundle,
     writes: tuple[Entry, ...],
-    reads: Mapping[RelPath, State],
+    keep: Collection[RelPath],
     *,
     store: Store,
     measurer: Measurer,
@@ -73,7 +73,7 @@ def land(
     attempt: str,
 ) -> Restored:
     """Makes the workspace hold the bundle. What somebody else has put there is moved to the trash
-    first. Raises CannotLand."""
+    first; what is at `keep` is left. Raises CannotLand."""
     base = {change.path: change.base for change in bundle}
 
     def knows(known: KnownOutputs) -> Callable[[RelPath, State], bool]:
@@ -91,7 +91,7 @@ def land(
                 staging=f"{store.tmp}/{attempt}.stage",
                 trash=f"{store.trash}/{attempt}",
                 knows=knows(known),
-                keep=reads.keys(),
+                keep=keep,
             )
     except (CannotRestore, FilesystemError, BlobMissing, BlobCorrupt) as error:
         raise CannotLand(f"what it wrote cannot be put in place: {error}") from error
@@ -108,7 +108,7 @@ def complete_landing(
     landed = land(
         tuple(changes),
         (),
-        {},
+        (),
         store=store,
         measurer=measurer,
         source=blobs,

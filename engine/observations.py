@@ -241,6 +241,10 @@ class Observations:
             if any(overlap(Entry(EntryKind.FILE, path), e) for e in entries if not e.exclude)
         }
 
+    def is_of_another(self, index: int, path: RelPath, state: State) -> bool:
+        """Whether this is what a node of this run other than `index` has left at `path`."""
+        return index not in self._produced and self._current.get(path) == state
+
     def gather_outputs(self, index: int, instances: tuple[int, ...]) -> None:
         """A group settled, leaving nothing, or a template, leaving what its instances left."""
         outputs = [item for instance in instances for item in self._produced.get(instance, ())]

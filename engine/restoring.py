@@ -117,11 +117,17 @@ class Restoring:
                 index,
                 self._run.row_of_restore(node, claims_of(node, self._run.plan.file), gathered.key),
                 tuple(item for item in serve.row.outputs if item[0] not in later),
-                later | gathered.reads.states.keys(),
+                later | gathered.reads.states.keys() | self._made_by_others(node),
                 serve,
                 gathered,
             )
         )
+
+    def _made_by_others(self, node: Node) -> frozenset[RelPath]:
+        """What other nodes of the run have left where an effect may have written as well."""
+        if node.tier is Tier.SEALED:
+            return frozenset()
+        return frozenset(self._run.observations.made_within(node.writes))
 
     def take_queued(self) -> list[RestoreJob]:
         queued, self.to_restore = self.to_restore, []

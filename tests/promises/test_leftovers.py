@@ -163,3 +163,74 @@ def test_a_file_that_was_there_before_is_nobodys_output_to_clear(counted: Counte
         assert counted.ran() == ["a"]
         assert counted.files("d") == {"mine": "mine\n", "out": text}
     assert counted.trash() == {}
+
+
+@pytest.mark.parametrize("boundary", ["declared", "enforced", "isolated"])
+@pytest.mark.parametrize("tier", ["compensable", "irreversible"])
+def test_what_another_node_made_is_not_cleared(counted: Counted, tier: str, boundary: str) -> None:
+    """C45: a node that may write a whole folder finds there, and leaves, what nodes before it
+    have put into it; its own outputs of another run go first."""
+    write = "mkdir -p dist; cp name dist/$(cat name)"
+    nodes = {
+        "s": {"run": "cat src > dist/s", "reads": ["src"], "writes": ["dist/s"]},
+        "p": {
+            "run": ["/bin/sh", "-ec", write],
+            "reads": ["name"],
+            "writes": ["dist/"],
+            "tier": tier,
+            "boundary": boundary,
+            "after": ["s"],
+        },
+    }
+    counted.write("src", "1")
+    counted.plan(nodes)
+    for name in ("p1", "p2"):
+        counted.write("name", name)
+        assert counted.run("--new").outcomes["p"] == "built"
+        assert counted.files("dist") == {"s": "1", name: name}
+
+
+@pytest.mark.parametrize("tier", ["compensable", "irreversible"])
+def test_what_another_node_made_anew_is_not_put_back_to_what_it_was(
+    counted: Counted, tier: str
+) -> None:
+    """C45: work that is taken over from an earlier run is put back without what other nodes had
+    made in the same folder by then, and their work of this run stays."""
+    nodes = {
+        "s": {"run": "cat src > dist/s", "reads": ["src"], "writes": ["dist/s"]},
+        "p": {"run": "echo 1 > dist/p", "writes": ["dist/"], "tier": tier, "after": ["s"]},
+        "t": {"run": "cp dist/s seen", "reads": ["dist/s"], "writes": ["seen"], "after": ["p"]},
+        "last": {"run": "exit 1", "after": ["t"]},
+    }
+    counted.plan(nodes)
+    for text in ("1", "2", "3"):
+        counted.write("src", text)
+        executed, done = counted.tried()
+        assert executed == sorted(["last", "s", "t", *(["p"] if text == "1" else [])]), done.out
+        assert counted.files("dist") == {"s": text, "p": "1\n"}
+        assert counted.read("seen") == text
+        counted.remove("dist/p")
+
+
+def test_what_another_node_made_anew_is_no_left_over(counted: Counted) -> None:
+    """C45: what a try before has left of its own goes to the trash, not what a node before it
+    has made since in the same folder."""
+    nodes = {
+        "s": {"run": "cat src > dist/s", "reads": ["src"], "writes": ["dist/s"]},
+        "p": {
+            "run": "echo $(ls dist) >> log; echo half > dist/p; test -e go",
+            "writes": ["dist/"],
+            "tier": "irreversible",
+            "idempotency_key": "k",
+            "after": ["s"],
+        },
+    }
+    counted.plan(nodes)
+    counted.write("src", "1")
+    assert counted.tried()[1].code == 1
+    counted.write("src", "2")
+    counted.write("go", "")
+    assert counted.ran() == ["p", "s"]
+    assert counted.read("log") == "s\ns\n"
+    assert counted.files("dist") == {"s": "2", "p": "half\n"}
+    assert counted.trash() == {"dist/p": "half\n"}
