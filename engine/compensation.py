@@ -7,6 +7,7 @@ touched, and `undo` may run more than once.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,7 +20,13 @@ from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs
 from assay.engine.columns import from_json, to_json
 from assay.engine.effects import EffectRow
 from assay.engine.environment import AMBIENT, CallerEnvironment
-from assay.engine.filesystem import FilesystemError
+from assay.engine.filesystem import (
+    FilesystemError,
+    Obstacles,
+    look,
+    make_folders,
+    remove_empty_folder,
+)
 from assay.engine.measuring import Measurer
 from assay.engine.orphans import Trace, find_all_survivors
 from assay.engine.preimages import DamagedPreimage, RolledBack
@@ -224,14 +231,18 @@ def _run_undo(
 
     is_late = threading.Event()
     timers = _limit(spec, processes, itself, is_late)
+    lent: tuple[str, ...] = ()
     try:
+        lent = _lend_workdir(store, row.attempt, RelPath(spec["workdir"]))
         ended = processes.execute(spawn, started)
-    except CannotStart as error:
+    except (CannotStart, FilesystemError) as error:
         return f"could not be started: {error}"
     finally:
         for timer in timers:
             timer.cancel()
         temporary.remove(folder)
+        for made in lent:
+            remove_empty_folder(made)
     if is_late.is_set():
         return f"timed out after {spec['timeout']:g}s"
     if ended.signal is not None:
@@ -239,6 +250,27 @@ def _run_undo(
     if ended.exit_code:
         return f"ended with exit code {ended.exit_code}"
     return None
+
+
+def _lend_workdir(store: Store, attempt: AttemptId, workdir: RelPath) -> tuple[str, ...]:
+    """The undo has a working directory although that was made for its node, and is gone with what
+    that did. Returns the folders, innermost first, that are to go again if they are empty, also
+    those that an undo before this one has left when it was killed. Raises FilesystemError."""
+    if workdir == ".":
+        return ()
+    preimage = None
+    with suppress(DamagedPreimage):  # of which nothing is left to be put back
+        preimage = preimages.load(preimages.path_of(store.preimages, attempt))
+    lent: list[str] = []
+    folder = str(workdir)
+    while folder not in ("", "."):
+        path = f"{store.root}/{folder}"
+        if look(path) is None or (preimage is not None and folder in preimage.missing):
+            lent.append(path)
+        folder = os.path.dirname(folder)
+    if lent and Obstacles(store.root).find(f"{workdir}/_") is None:
+        make_folders(f"{store.root}/{workdir}")
+    return tuple(lent)
 
 
 def _limit(

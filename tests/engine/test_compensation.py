@@ -426,13 +426,16 @@ def test_an_undo_that_does_not_end_well_is_run_again(
     assert bench.left_overs() == []
 
 
-def test_a_folder_that_is_gone_is_a_problem_of_the_undo(bench: Bench) -> None:
+def test_a_folder_that_cannot_be_used_is_a_problem_of_the_undo(bench: Bench) -> None:
     """The one it should run in, and the one its output goes to."""
-    row = bench.perform(shell("true"), workdir=RelPath("gone"))
+    bench.ground.write("taken", "by a file")
+    row = bench.perform(shell("true"), workdir=RelPath("taken"))
     done = bench.compensate(row)
-    assert done.state is COMPENSATING
-    assert done.problem is not None
-    assert "gone" in done.problem
+    assert (done.state, done.problem) == (
+        COMPENSATING,
+        f"its `undo` could not be started: The working directory `{bench.root}/taken` is a file,"
+        " not a folder",
+    )
     shutil.rmtree(bench.ground.store.logs)
     done = bench.compensate(bench.perform(shell("true")))
     assert (done.state, done.problem) == (

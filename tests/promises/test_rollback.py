@@ -157,6 +157,58 @@ def test_an_undo_that_fails_is_told_and_done_again(counted: Counted) -> None:
     assert counted.executions == ["mod", "undo", "undo", "undo", "mod"]
 
 
+def test_an_undo_has_the_folder_that_was_made_for_its_node(counted: Counted) -> None:
+    """A working directory that was not there before the node is there for its `undo`, and gone
+    after it with what the `undo` has not put there."""
+    counted.plan(
+        {
+            "mod": {
+                "run": "echo x > f; exit 1",
+                "workdir": "a/b",
+                "writes": ["a/b/f"],
+                "tier": "compensable",
+                "undo": f"echo undone >> {shlex.quote(str(counted.marks))}; test -d ../b",
+            }
+        }
+    )
+    assert counted.assay("run").code == 1
+    assert counted.executions == ["mod", "undone"]
+    assert not counted.path("a").exists()
+
+
+def test_a_folder_that_a_killed_undo_had_goes_with_the_next(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """Killed when nothing but the `undo` was left to be done, twice over."""
+    counted.plan(
+        {
+            "mod": {
+                "run": "echo x > f; exit 1",
+                "workdir": "a/b",
+                "writes": ["a/b/f"],
+                "tier": "compensable",
+                "undo": shlex.join(probes.argv("undo")),
+            }
+        }
+    )
+    run = begin()
+    probes.arrive("undo").exit(1)
+    assert run.finish().code == 1
+    run = begin()
+    undo = probes.arrive("undo")
+    assert undo.cwd() == str(counted.path("a/b"))
+    run.kill()
+    undo.exit(1)
+    undo.gone()
+    assert counted.path("a/b").exists()
+    run = begin()
+    probes.arrive("undo").exit(0)
+    run.told("node-started")
+    probes.arrive("undo").exit(0)
+    assert run.finish().code == 1
+    assert not counted.path("a").exists()
+
+
 def test_a_hanging_undo_ends_with_its_timeout(counted: Counted) -> None:
     """An `undo` has no more time than its node."""
     counted.plan(
