@@ -84,14 +84,30 @@ def describe_undo(
 
 
 def trace_of_undo(store: Store, attempt: AttemptId) -> Trace:
-    """By which the processes of the attempt's undo are found, whoever started it: the lease
-    holds the pid of its main process."""
+    """By which the processes of the attempt's undo are found, whoever started it."""
     itself = AttemptId(f"{attempt}{UNDO_SUFFIX}")
     lease = f"{store.tmp}/{itself}.lease"
-    session: int | None = None
-    with suppress(OSError, ValueError), open(lease, encoding="ascii") as file:
-        session = int(file.read())
-    return Trace(itself, lease, session)
+    _, pid = _read_lease(lease)
+    return Trace(itself, lease, pid)
+
+
+def remove_undo(store: Store, attempt: AttemptId) -> None:
+    """Takes away the private folder and the lease of an undo of which nothing lives any more."""
+    lease = trace_of_undo(store, attempt).lease
+    folder, _ = _read_lease(lease)
+    if folder is not None:
+        temporary.remove(folder)
+    with suppress(FileNotFoundError):
+        os.unlink(lease)
+
+
+def _read_lease(lease: str) -> tuple[str | None, int | None]:
+    """The private folder of the undo and the pid of its main process, as far as they are on
+    record: FOLDER is written with a line end before it is made, the pid behind it once it runs."""
+    folder, pid = b"", b""
+    with suppress(OSError), open(lease, "rb") as file:
+        folder, _, pid = file.read().rpartition(b"\n")
+    return os.fsdecode(folder) or None, int(pid) if pid.isdigit() else None
 
 
 def is_undo_alive(store: Store, attempt: AttemptId) -> bool:
@@ -205,8 +221,8 @@ def _run_undo(
     lease = f"{store.tmp}/{itself}.lease"
     if is_undo_alive(store, row.attempt):
         return "still runs, though the assay that started it is gone"
+    remove_undo(store, row.attempt)
     folder = temporary.plan_temp(itself, caller.variables)
-    temporary.make(folder)
     ambient = {name: caller.variables[name] for name in AMBIENT if name in caller.variables}
     env = {**ambient, **spec["env"], **secrets}
     for name in spec["unset"]:
@@ -223,24 +239,30 @@ def _run_undo(
         log=f"{store.logs}/{row.attempt}.log",
         lease=lease,
         masks=tuple(secret.encode("utf-8", "surrogateescape") for secret in secrets.values()),
+        leaves_lease=True,
     )
 
-    def started(pid: int) -> None:
-        with open(lease, "w", encoding="ascii") as file:
-            file.write(str(pid))
+    def note(pid: int | None = None) -> None:
+        text = f"{folder}\n{'' if pid is None else pid}"
+        # Over what it says already: whoever reads it meanwhile finds no less.
+        with open(os.open(lease, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(os.fsencode(text))
 
     is_late = threading.Event()
     timers = _limit(spec, processes, itself, is_late)
     lent: tuple[str, ...] = ()
     try:
+        note()
+        temporary.make(folder)
         lent = _lend_workdir(store, row.attempt, RelPath(spec["workdir"]))
-        ended = processes.execute(spawn, started)
+        ended = processes.execute(spawn, note)
     except (CannotStart, FilesystemError) as error:
         return f"could not be started: {error}"
     finally:
         for timer in timers:
             timer.cancel()
         temporary.remove(folder)
+        remove_undo(store, row.attempt)
         for made in lent:
             remove_empty_folder(made)
     if is_late.is_set():

@@ -23,8 +23,8 @@ from assay.engine.claims import find_undone
 from assay.engine.clock import Clock
 from assay.engine.columns import from_json
 from assay.engine.compensation import (
-    UNDO_SUFFIX,
     Compensated,
+    remove_undo,
     roll_back_files,
     trace_of_undo,
 )
@@ -203,7 +203,7 @@ class _Recovery:
                 effect = effects.get(row.id)
                 lost.append(_Lost(row) if effect is None else self._decide_effect(row, effect))
                 for undone in (row.id, *find_undone(row.claims)):
-                    self._remove_undo(undone)
+                    remove_undo(store, undone)
         self.awaited.extend(waits.values())
         is_over = not waits
         if lost or is_over:
@@ -394,14 +394,6 @@ class _Recovery:
                     is_asked=any(part.trace.attempt in self._asked for part in parts[row.id]),
                 )
         return found
-
-    def _remove_undo(self, attempt: AttemptId) -> None:
-        """The lease and the private folder of an undo of which nothing lives any more."""
-        with suppress(FileNotFoundError):
-            os.unlink(trace_of_undo(self._store, attempt).lease)
-        row = self._store.attempts.get(attempt)
-        if row is not None and row.temp:
-            temporary.remove(row.temp + UNDO_SUFFIX)
 
     def _decide_effect(self, row: AttemptRow, effect: EffectRow) -> _Lost:
         lost = _Lost(row)

@@ -209,6 +209,46 @@ def test_a_folder_that_a_killed_undo_had_goes_with_the_next(
     assert not counted.path("a").exists()
 
 
+@pytest.mark.parametrize("who", ["itself", "run", "rewind"])
+def test_the_private_folder_of_a_killed_undo_is_removed(
+    counted: Counted, probes: Probes, begin: Begin, system_tmp: Path, who: str
+) -> None:
+    """Whoever executes an `undo`, and wherever the temporary folders of others are: what a
+    killed assay had made for it goes with whoever comes next."""
+    places = [system_tmp / name for name in ("first", "taker", "next")]
+    for place in places:
+        place.mkdir()
+    first, taker, after = ({"TMPDIR": str(place)} for place in places)
+    counted.write("in", "1")
+    counted.plan(
+        {
+            "a": {"run": "true"},
+            "mod": {
+                "run": "test -s in; cp in f",
+                "reads": ["in"],
+                "writes": ["f"],
+                "after": ["a"],
+                "tier": "compensable",
+                "undo": shlex.join(probes.argv("undo")),
+            },
+            "last": {"run": "exit 1", "after": ["mod"]},
+        }
+    )
+    if who != "itself":
+        assert counted.assay("run", env=first).code == 1
+    counted.write("in", "" if who == "itself" else "2")
+    words = ["rewind", "last", "--to", "a"] if who == "rewind" else ["run"]
+    with counted.start(*words, env=taker) as taking:
+        undo = probes.arrive("undo")
+        assert Path(undo.environ()["TMPDIR"]).is_relative_to(taker["TMPDIR"])
+        taking.kill()
+        undo.exit(0)
+        undo.gone()
+    assert counted.assay("cancel", "last", env=after).code == 0
+    assert [path.name for place in places for path in place.iterdir()] == []
+    assert not list(counted.path(".assay/tmp").glob("*.undo*"))
+
+
 def test_a_hanging_undo_ends_with_its_timeout(counted: Counted) -> None:
     """An `undo` has no more time than its node."""
     counted.plan(
