@@ -4,8 +4,8 @@
     (run loop)       coordinator   records the intent, committed before the command starts
     prepare_attempt  coordinator   old outputs out of the way, inputs it rewrites kept
     carry_out        worker        the command itself, then what it left is judged (see judging)
-    (endings)        coordinator   records the outcome; of an isolated node first what it made,
-                                   which a worker then puts in place (see landing)
+    (endings)        coordinator   records the outcome; of an isolated node first what it made
+    land_isolated    worker        puts that in place (see landing)
 
 After a crash between begin and settle the next run finds the attempt `running` with a
 dead owner: `before` tells how its writes stood, the lease and `ASSAY_ATTEMPT` which of
@@ -33,9 +33,10 @@ from assay.engine.known_outputs import KnownOutputs
 from assay.engine.materialize import CannotRestore, restore
 from assay.engine.measuring import TRIES, Measurer, Unmeasurable
 from assay.engine.outputs import clear_outputs, states_before
+from assay.engine.preimages import RolledBack
 from assay.engine.process import NOT_EXECUTABLE, CannotStart, Ended, Processes, Spawn
 from assay.engine.spares import Spares
-from assay.engine.states import ABSENT, AttemptEnd, RunId, State
+from assay.engine.states import ABSENT, AttemptEnd, EffectState, RunId, State
 from assay.engine.workplace import Workplace
 from assay.plans.entries import fixed_folder, matches
 from assay.plans.model import (
@@ -248,7 +249,7 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
                 executed = _not_started(
                     assignment, f"what it may change cannot be kept, so it was not started: {error}"
                 )
-                executed.compensated = _compensate(bench, assignment, has_started=False)
+                executed.compensated = _compensate(bench, executed)
                 return executed
         try:
             if assignment.interrupted is not None:
@@ -262,7 +263,7 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
             executed = _not_started(assignment, str(error), error.code)
             executed.trashed = trashed
             if is_compensable:
-                executed.compensated = _compensate(bench, assignment, has_started=False)
+                executed.compensated = _compensate(bench, executed)
             return executed
         executed = judge(bench, assignment, ended)
         if executed.bundle is not None and assignment.node.boundary is not Boundary.ISOLATED:
@@ -272,7 +273,7 @@ def carry_out(bench: Bench, assignment: Assignment, started: Callable[[int], Non
         lands = executed.bundle is not None
         if executed.end is not AttemptEnd.SUCCEEDED:
             if is_compensable:
-                executed.compensated = _compensate(bench, assignment, has_started=True)
+                executed.compensated = _compensate(bench, executed)
             elif assignment.kept and assignment.node.tier is Tier.SEALED:
                 _put_back(bench, assignment, executed)
         is_alone = not ended.left_behind and spawn.background is Background.END
@@ -339,10 +340,30 @@ def _secure(bench: Bench, assignment: Assignment) -> Mapping[RelPath, str]:
         return prepare_attempt(bench, assignment, known.knows)
 
 
-def _compensate(bench: Bench, assignment: Assignment, *, has_started: bool) -> Compensated:
+def land_isolated(bench: Bench, executed: Executed) -> Executed:
+    """Puts in place what an isolated node has made, once that is recorded; where it cannot be,
+    the attempt has failed as any other. Worker thread."""
+    executed = land_attempt(bench, executed)
+    if (
+        executed.end is not AttemptEnd.SUCCEEDED
+        and executed.assignment.node.tier is Tier.COMPENSABLE
+    ):
+        executed.compensated = _compensate(bench, executed)
+    return executed
+
+
+def _compensate(bench: Bench, executed: Executed) -> Compensated:
+    """Of a command that did not start there is no undo, and of one in a private tree no file to be
+    put back before it was begun to put any in place: what has changed since is somebody else's."""
     assert bench.blobs is not None
-    assert assignment.effect is not None
-    effect = assignment.effect if has_started else replace(assignment.effect, undo=None)
+    workplace, effect = executed.assignment.workplace, executed.assignment.effect
+    assert effect is not None
+    if not executed.has_started:
+        effect = replace(effect, undo=None)
+    if workplace is not None and workplace.tree is not None and not executed.is_landing:
+        if effect.undo is None:
+            return Compensated(EffectState.ROLLED_BACK, RolledBack())
+        effect = replace(effect, state=EffectState.COMPENSATING)
     return compensate(
         effect,
         store=bench.store,

@@ -92,6 +92,8 @@ class Executed:
     bundle: Bundle | None = None
     """What an isolated node wrote in its private tree and is yet to be put in place, once that is
     recorded: `land_attempt`."""
+    is_landing: bool = False
+    """It was begun to put that in place: all of it may be there, or a part."""
     landed: Restored | None = None
     """How that was put in place."""
     set_aside: Mapping[RelPath, str] = field(default_factory=dict)

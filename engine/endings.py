@@ -13,6 +13,7 @@ from typing import Final
 
 from assay.engine import preimages
 from assay.engine.admission import demand_of
+from assay.engine.attempt import land_isolated
 from assay.engine.bench import Executed
 from assay.engine.blobs import BlobCorrupt, BlobMissing
 from assay.engine.denials import find_denials
@@ -25,7 +26,6 @@ from assay.engine.events import (
 from assay.engine.filesystem import FilesystemError, read_end
 from assay.engine.intentions import Perform
 from assay.engine.journal import Fact
-from assay.engine.judging import land_attempt
 from assay.engine.keys import is_cacheable
 from assay.engine.landlock import find_support
 from assay.engine.materialize import CannotRestore, Restored, restore
@@ -189,7 +189,7 @@ class Endings:
             },
         )
         self._run.ledger.commit()
-        self._run.workers.submit(partial(land_attempt, self._run.bench, executed))
+        self._run.workers.submit(partial(land_isolated, self._run.bench, executed))
 
     def _tell_landed(self, executed: Executed, landed: Restored) -> None:
         name = executed.assignment.node.name

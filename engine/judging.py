@@ -85,6 +85,7 @@ def land_attempt(bench: Bench, executed: Executed) -> Executed:
                 raise CannotLand(
                     f"`{path}` was changed while it ran, so what it made of it was not put in place"
                 )
+        executed.is_landing = True
         executed.landed = land(
             bundle,
             node.writes,

@@ -468,6 +468,65 @@ def test_no_false_report_of_what_others_write(held: Counted, probes: Probes, beg
     assert set(held.files("out")) == {"a", "x", "y"}
 
 
+def test_what_cannot_be_put_in_place_is_taken_back(
+    held: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C84: an isolated compensable node whose file was edited while it ran has failed: it is undone
+    at once, tried again, and the edit stays where it is."""
+    held.write("f", "before\n")
+    held.plan(
+        {
+            "mod": {
+                "run": f"{shlex.join(probes.argv('mod'))}; echo x > f",
+                "writes": ["f"],
+                "tier": "compensable",
+                "boundary": "isolated",
+                "undo": f"echo undone $(cat f) >> {shlex.quote(str(held.marks))}",
+                "retry": {"attempts": 2, "backoff": "0s"},
+            }
+        }
+    )
+    run = begin()
+    for text in ("1\n", "2\n"):
+        mod = probes.arrive("mod")
+        held.write("f", text)
+        mod.exit(0)
+    done = run.finish()
+    assert (done.code, done.outcomes) == (1, {"mod": "failed"})
+    assert "`f` was changed while it ran" in done.out
+    assert held.executions == ["mod", "undone 1", "mod", "undone 2"]
+    assert (held.read("f"), held.trash()) == ("2\n", {})
+    again = begin()
+    probes.arrive("mod").exit(0)
+    assert again.finish().code == 0
+    assert held.read("f") == "x\n"
+
+
+@HOW
+def test_a_failed_compensable_attempt_and_an_edit(
+    held: Counted, probes: Probes, begin: Begin, boundary: str
+) -> None:
+    """C84: of a node in a private tree that fails nothing was put in place: an edit of the user's
+    meanwhile is not taken for its work."""
+    held.write("f", "before\n")
+    held.plan(
+        {
+            "mod": {
+                "run": f"{shlex.join(probes.argv('mod'))}; echo x > f; exit 1",
+                "writes": ["f"],
+                "tier": "compensable",
+                "boundary": boundary,
+            }
+        }
+    )
+    run = begin()
+    mod = probes.arrive("mod")
+    held.write("f", "mine\n")
+    mod.exit(0)
+    assert run.finish().code == 1
+    assert (held.read("f"), held.trash()) == ("mine\n", {})
+
+
 @HOW
 def test_failed_attempt_and_the_workspace(held: Counted, boundary: str) -> None:
     """C84: a failed isolated attempt leaves everything as it was, stamps and all, whatever it
