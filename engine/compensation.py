@@ -151,7 +151,7 @@ def compensate(
         why = "its `undo` was not begun, since the run was ended at once"
         return Compensated(EffectState.COMPENSATING, files, None, why)
     try:
-        problem = _run_undo(row, from_json(row.undo), store, processes, caller)
+        problem = _run_undo(row, from_json(row.undo), store, processes, caller, is_hurried)
     except OSError as error:
         problem = f"cannot be started: {error.strerror}"
     if problem is None:
@@ -209,6 +209,7 @@ def _run_undo(
     store: Store,
     processes: Processes,
     caller: CallerEnvironment,
+    is_hurried: Callable[[], bool],
 ) -> str | None:
     """Why it did not end well, as a clause; None when it did."""
     secrets: dict[str, str] = {}
@@ -242,6 +243,12 @@ def _run_undo(
         leaves_lease=True,
     )
 
+    def note_started(pid: int) -> None:
+        note(pid)
+        if is_hurried():
+            # Whoever was to end it did not find it yet.
+            processes.kill(itself)
+
     def note(pid: int | None = None) -> None:
         text = f"{folder}\n{'' if pid is None else pid}"
         # Over what it says already: whoever reads it meanwhile finds no less.
@@ -255,7 +262,7 @@ def _run_undo(
         note()
         temporary.make(folder)
         lent = _lend_workdir(store, row.attempt, RelPath(spec["workdir"]))
-        ended = processes.execute(spawn, note)
+        ended = processes.execute(spawn, note_started)
     except (CannotStart, FilesystemError) as error:
         return f"could not be started: {error}"
     finally:

@@ -343,6 +343,47 @@ def test_a_second_ctrl_c_ends_an_undo(counted: Counted, probes: Probes, begin: B
     assert again.finish().code == 1
 
 
+@pytest.mark.parametrize("who", ["its node", "a later run"])
+def test_a_second_ctrl_c_ends_an_undo_that_is_about_to_start(
+    counted: Counted, probes: Probes, begin: Begin, who: str
+) -> None:
+    """C58: also where it comes after the last look at whether to begin it, and before the start."""
+    counted.write("in", "" if who == "its node" else "1")
+    counted.plan(
+        {
+            "m": {
+                "run": probes.argv("m"),
+                "reads": ["in"],
+                "tier": "compensable",
+                "undo": shlex.join(probes.argv("undo")),
+            },
+            "last": {"run": "exit 1", "after": ["m"]},
+        }
+    )
+    run = begin()
+    attempt = run.told("node-started", "m")["attempt"]
+    node = probes.arrive("m")
+    # What it looks at right before it starts the undo, and waits for here.
+    lease = counted.path(f".assay/tmp/{attempt}.undo.lease")
+    if who == "its node":
+        os.mkfifo(lease)
+        node.exit(1)
+    else:
+        node.exit(0)
+        assert run.finish().code == 1
+        os.mkfifo(lease)
+        counted.write("in", "2")
+        run = begin()
+    with lease.open("w"):
+        for _ in range(2):
+            run.send(2)
+            run.told("cancel-requested")
+        lease.unlink()
+    assert run.finish().code == 130
+    assert probes.living == []
+    assert not lease.exists()
+
+
 def test_a_run_inside_an_undo_waits_for_nobody_that_waits_for_it(counted: Counted) -> None:
     """A nested run of an `undo` that wants what its attempt holds is an error at once."""
     counted.write("f", "0\n")
