@@ -225,13 +225,21 @@ class Undoing:
             self._settlement.settle_unstarted(index)
             return
         effect, last = message.compensated[-1]
-        is_asked = last.state is not EffectState.ROLLING_BACK  # else the next run goes on
+        problem, asks = message.problem, None
+        if last.state is EffectState.ROLLING_BACK or (
+            last.state is EffectState.COMPENSATING and self._run.killing
+        ):
+            problem += " (`assay run` goes on with it)"
+        else:
+            if last.state is EffectState.COMPENSATING:
+                problem += " (`assay run` tries that again)"
+            asks = Question(effect.run, node=effect.node, may_be_done=False)
         self._settlement.settle(
             index,
             Outcome.AMBIGUOUS,
             detail=f"what `{effect.node}` did in run {effect.run} is not rolled back"
-            f" wholly: {message.problem}",
-            asks=Question(effect.run, node=effect.node, may_be_done=False) if is_asked else None,
+            f" wholly: {problem}",
+            asks=asks,
         )
 
     def _go_on(self, index: int, done: tuple[tuple[EffectRow, Compensated], ...]) -> None:

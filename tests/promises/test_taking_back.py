@@ -89,7 +89,11 @@ def test_the_question_is_about_what_could_not_be_taken_back(counted: Counted) ->
     counted.plan({**nodes, "a": {**nodes["a"], "env": {"V": "2"}}})
     asked = counted.assay("run")
     assert asked.code == 4
-    assert f"assay settle {first} b --not-done" in asked.err
+    assert (
+        f"ambiguous: Node `a`: what `b` did in run {first} is not rolled back wholly: its `undo`"
+        " ended with exit code 1 (`assay run` tries that again)\n"
+        f"   = once the rest is taken back by hand: assay settle {first} b --not-done\n"
+    ) in asked.err
     refused = counted.assay("settle", first, "a", "--not-done")
     assert refused.code == 2
     assert "what it wrote stands" in refused.err
@@ -644,6 +648,41 @@ def test_a_rewind_over_what_is_broken_names_a_way_that_works(counted: Counted) -
     done = counted.assay("rewind", run, "--to", "a")
     assert (done.code, done.err.count("Traceback")) == (0, 0), done.err
     assert "c" not in counted.files()
+def test_nothing_is_asked_about_an_undo_that_was_ended(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C58: after a second Ctrl-C the next run goes on with what was broken off, and that is said:
+    nothing is left to be settled by hand."""
+    counted.write("in", "1\n")
+    undo = shlex.join(probes.argv("undo"))
+    counted.plan(
+        {
+            "a": compensable("cat in > a.txt", reads=["in"], writes=["a.txt"]) | {"undo": undo},
+            "last": {**LAST, "after": ["a"]},
+        }
+    )
+    assert counted.assay("run").code == 1
+    counted.write("in", "2\n")
+    counted.write("ok", "")
+    run = begin()
+    probes.arrive("undo")
+    for _ in range(2):
+        run.send(2)
+        run.told("cancel-requested")
+    done = run.finish()
+    assert (done.code, done.outcomes["a"]) == (130, "ambiguous")
+    told = next(each for each in done.events if each.get("outcome") == "ambiguous")
+    assert told["asks"] is None
+    assert told["detail"] == (
+        f"what `a` did in run {first_run(counted)} is not rolled back wholly: its `undo` was ended"
+        " by SIGKILL (`assay run` goes on with it)"
+    )
+    run = begin()
+    probes.arrive("undo").exit(0)
+    assert run.finish().code == 0
+    assert counted.read("a.txt") == "2\n"
+
+
 @pytest.mark.parametrize("how", ["run", "rewind"])
 def test_a_run_inside_what_takes_back_never_waits_for_it(counted: Counted, how: str) -> None:
     """C117: an `undo` that another run or a rewind executes runs assay on what is held for it:
