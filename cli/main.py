@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Final
 
 from assay.cli.call import Call
 from assay.cli.errors import Answered, Complaint, ExitCode, RefusedPlan, find_complaint
@@ -21,10 +22,14 @@ from assay.cli.render.stream import (
     wants_colour,
 )
 
+COERCED: Final = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})
+"""What Python sets LC_CTYPE to (PEP 538)."""
+
 
 def main() -> int:
     """Runs the command line of this process; returns its exit code."""
     restart_with_utf8()
+    forget_coercion()
     keep_owners_rights()
     open_missing_descriptors()
     out, err = open_streams(os.environ)
@@ -50,6 +55,24 @@ def restart_with_utf8() -> None:
     if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
         again = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
         os.execv(sys.executable, again)
+
+
+def forget_coercion() -> None:
+    """Nodes and their keys get the caller's variables: under the C locale Python has set
+    LC_CTYPE for its own use by now, over the caller's where there was one."""
+    if os.environ.get("LC_CTYPE") not in COERCED:
+        return
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read().split(b"\0")
+    except OSError:
+        return  # where that cannot be known it stays
+    name = b"LC_CTYPE="
+    value = next((each.removeprefix(name) for each in given if each.startswith(name)), None)
+    if value is None:
+        del os.environ["LC_CTYPE"]
+    else:
+        os.environ["LC_CTYPE"] = os.fsdecode(value)
 
 
 def keep_owners_rights() -> None:

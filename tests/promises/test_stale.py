@@ -126,6 +126,29 @@ def test_language_and_time_zone_are_part_of_the_result(counted: Counted) -> None
     assert counted.read("o") == "one\n"
 
 
+@pytest.mark.parametrize("given", ["", "LANG=C", "LANG=POSIX", "LC_CTYPE=C", "LC_ALL=C"])
+def test_a_locale_that_only_assay_has_is_no_part_of_the_result(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """C06: in the C locale Python sets LC_CTYPE for itself: nodes and their keys have the
+    caller's, or none, and a run is gone on with where Python does not do that."""
+    monkeypatch.delenv("LANG")
+    env = dict([given.split("=")]) if given else {}
+    plain = {**env, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "1"}
+    counted.plan(
+        {
+            "a": {"run": "env | grep ^L[AC] > o || true", "writes": ["o"]},
+            "b": {"run": "test -e ok", "after": ["a"]},
+        }
+    )
+    assert counted.tried(env=env)[1].code == 1
+    assert counted.read("o") == (f"{given}\n" if given else "")
+    counted.write("ok", "")
+    resumed = counted.assay("resume", "last", "--retry-failed", env=plain)
+    assert resumed.code == 0, resumed.err
+    assert counted.ran(env=plain) == ["b"]
+
+
 @pytest.mark.parametrize("declared", ["argv", "tools", "version"])
 def test_program_is_part_of_the_result(counted: Counted, tmp_path: Path, declared: str) -> None:
     """C07: another program under the same name executes: changed, or earlier on PATH."""
