@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from assay.engine.certificate import Certificate, Question, still_holds
-from assay.engine.environment import match_variables
+from assay.engine.environment import find_parent, match_variables
 from assay.engine.events import RunSettled
 from assay.engine.identity import this_owner
 from assay.engine.journal import Fact
 from assay.engine.program_lookup import find_program
 from assay.engine.runs import RunRow
-from assay.engine.states import AttemptId, RunId, RunStatus, State
+from assay.engine.states import RunId, RunStatus, State
 from assay.engine.store import FOLDER, Store
 from assay.engine.store_errors import StoreError
 from assay.plans.model import RelPath
@@ -96,7 +96,6 @@ def _agree(
         return store.stats.lookup(RelPath(path), found)
 
     settled_at = now()
-    parent = environ.get("ASSAY_ATTEMPT")
     with store.transaction():
         run = store.runs.new_id()
         store.runs.create(
@@ -111,7 +110,7 @@ def _agree(
                 owner=this_owner(),
                 fence=1,
                 heartbeat_at=settled_at,
-                parent_attempt=AttemptId(parent) if parent else None,
+                parent_attempt=find_parent(environ),
                 selected=len(certificate.nodes),
                 counts=certificate.counts,
                 agreed_with=RunId(certificate.run),

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, assert_never
 
+from assay.engine.states import AttemptId
 from assay.plans.canonical import JsonValue, canonical_json
 from assay.plans.model import Node, Plain, Secret, ValueRef
 
@@ -138,6 +139,12 @@ class CallerEnvironment:
         if found is None:
             found = self.matched[patterns] = match_variables(self.variables, patterns)
         return found
+
+
+def find_parent(variables: Mapping[str, str]) -> AttemptId | None:
+    """The attempt, or its undo, whose command the caller is part of."""
+    name = variables.get("ASSAY_ATTEMPT")
+    return AttemptId(name) if name else None
 
 
 def match_variables(variables: Mapping[str, str], patterns: tuple[str, ...]) -> dict[str, str]:

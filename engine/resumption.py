@@ -230,8 +230,9 @@ def refuse_living(store: Store, run: RunId, pause: Callable[[float], None]) -> N
         row = store.runs.get(run)
 
 
-def claim(store: Store, run: RunId) -> tuple[RunRow, Lease]:
-    """The run, which has settled, owned by this process from now on. Raises OwnerLives,
+def claim(store: Store, run: RunId, parent: AttemptId | None) -> tuple[RunRow, Lease]:
+    """The run, which has settled, owned by this process from now on, and nested in `parent`.
+    Raises OwnerLives,
     IsComplete, LostFence."""
     try:
         lease = store.runs.take_lease(run)
@@ -248,12 +249,12 @@ def claim(store: Store, run: RunId) -> tuple[RunRow, Lease]:
             if found.settled_at is None:
                 raise OwnerLives(found)  # of another host
             owner = this_owner()
-            fence = store.runs.reopen(run, found.fence, owner)
+            fence = store.runs.reopen(run, found.fence, owner, parent=parent)
         is_taken = True
     finally:
         if not is_taken:
             lease.release(remove=True)
-    return replace(found, fence=fence, owner=owner), lease
+    return replace(found, fence=fence, owner=owner, parent_attempt=parent), lease
 
 
 def _note_refusal(store: Store, row: RunRow) -> None:

@@ -21,7 +21,7 @@ from assay.engine.clock import Clock
 from assay.engine.comparing import claims_of_effect
 from assay.engine.compensation import UNDO_SUFFIX, Compensated, compensate
 from assay.engine.effects import EffectRow, settled
-from assay.engine.environment import CallerEnvironment
+from assay.engine.environment import CallerEnvironment, find_parent
 from assay.engine.identity import this_owner
 from assay.engine.intentions import UNDOABLE, describe, identity_of
 from assay.engine.journal import Fact
@@ -307,7 +307,11 @@ class _Rewind:
                 if what is not None:
                     raise CannotRewind(f"run {other.run} works on `{what}` just now")
             self._fence = store.runs.reopen(
-                run.id, store.runs.get(run.id).fence, this_owner(), even_completed=True
+                run.id,
+                store.runs.get(run.id).fence,
+                this_owner(),
+                parent=find_parent(self._caller.variables),
+                even_completed=True,
             )
             self._append(
                 Fact.REWOUND,

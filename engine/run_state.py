@@ -20,7 +20,7 @@ from assay.engine.blobs import Blobs
 from assay.engine.clock import Clock
 from assay.engine.confinement import Outside
 from assay.engine.decision import Decider, Gathered
-from assay.engine.environment import CallerEnvironment
+from assay.engine.environment import CallerEnvironment, find_parent
 from assay.engine.events import Event, Warned
 from assay.engine.filesystem import remove
 from assay.engine.graph import RuntimeGraph
@@ -38,7 +38,6 @@ from assay.engine.secret_seal import SecretSeal
 from assay.engine.spares import Spares
 from assay.engine.states import (
     ActionKey,
-    AttemptId,
     RunStatus,
 )
 from assay.engine.store import Store
@@ -65,11 +64,6 @@ class Queued:
     """Of a node that is not sealed: what was judged, to be found so again when it begins."""
 
 
-def _find_parent(request: RunRequest) -> AttemptId | None:
-    parent = request.environ.get("ASSAY_ATTEMPT")
-    return AttemptId(parent) if parent else None
-
-
 class RunState:
     """One run in progress."""
 
@@ -93,7 +87,7 @@ class RunState:
         self.clock = clock
         self.id = store.runs.new_id() if resumption is None else resumption.row.id
         self.plan_identity = plan_identity(plan)
-        self.parent = _find_parent(request)
+        self.parent = find_parent(request.environ)
         self.row = RunRow(  # of a new run
             id=self.id,
             plan_name=plan.name,

@@ -242,18 +242,28 @@ class Runs:
             raise LostFence(run, fence)
         return fence + 1
 
-    def reopen(self, run: RunId, fence: int, owner: Owner, *, even_completed: bool = False) -> int:
+    def reopen(
+        self,
+        run: RunId,
+        fence: int,
+        owner: Owner,
+        *,
+        parent: AttemptId | None = None,
+        even_completed: bool = False,
+    ) -> int:
         """Go on with a run that settled under `fence`, without completing unless
-        `even_completed`; the new fence. The caller holds its lease. Raises LostFence when
-        someone else was faster."""
+        `even_completed`; the new fence. `parent` is the attempt that it is nested in from now
+        on. The caller holds its lease. Raises LostFence when someone else was faster."""
         changed = self._database.execute(
             "UPDATE runs SET status = 'running', settled_at = NULL, cancel = NULL, counts = '{}',"
             " fence = fence + 1, owner_host = ?, owner_boot = ?, owner_pid = ?,"
-            " owner_pid_start = ?, owner_nonce = ?, heartbeat_at = ?, waiting = '[]'"
+            " owner_pid_start = ?, owner_nonce = ?, heartbeat_at = ?, parent_attempt = ?,"
+            " waiting = '[]'"
             f" WHERE id = ? AND fence = ? AND NOT {_OPEN} AND (? OR status <> 'completed')",
             (
                 *_owner_columns(owner),
                 self._now(),
+                parent,
                 run,
                 fence,
                 even_completed,

@@ -15,9 +15,10 @@ from assay.cli.render.text import one_line
 from assay.engine import orphans
 from assay.engine.cancelling import end_if_dead, request_cancel
 from assay.engine.clock import SystemClock
+from assay.engine.environment import find_parent
 from assay.engine.neighbours import find_ancestors
 from assay.engine.runs import RunRow
-from assay.engine.states import AttemptId, RunId
+from assay.engine.states import RunId
 from assay.engine.store import Store
 
 _POLL_SECONDS: Final = 0.05
@@ -56,8 +57,7 @@ def perform(call: Call) -> int:
 def _is_inside(store: Store, run: RunId) -> bool:
     """Whether a node of that run, or of one that it started, runs this command: it would wait
     for itself."""
-    parent = os.environ.get("ASSAY_ATTEMPT")
-    ancestors = find_ancestors(store, AttemptId(parent) if parent else None)
+    ancestors = find_ancestors(store, find_parent(os.environ))
     return any(row.run == run for row in ancestors)
 
 

@@ -16,6 +16,7 @@ from assay.cli.render.text import one_line
 from assay.cli.requests import read_deadline
 from assay.engine import resumption
 from assay.engine.clock import SystemClock
+from assay.engine.environment import find_parent
 from assay.engine.resumption import History, Resumption
 from assay.engine.run_request import Cancellation, RunRequest
 from assay.engine.runs import RunRow
@@ -96,7 +97,7 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
             make_request(values, row, history), waited_seconds=time.monotonic() - began
         )
         tell_event = choose_stored_renderer(values, row, out, err)
-        claimed, lease = resumption.claim(store, run)
+        claimed, lease = resumption.claim(store, run, find_parent(request.environ))
         resumed = Resumption(
             row=claimed,
             was=row.status,

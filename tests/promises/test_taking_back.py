@@ -712,3 +712,27 @@ def test_a_run_inside_what_takes_back_never_waits_for_it(counted: Counted, how: 
     why = f"waits for {place}, which cannot end before it: this run was started by {place}"
     assert why in told
     assert counted.executions[-1] == "first"
+
+
+@pytest.mark.parametrize("how", ["rewind", "resume"])
+def test_what_a_node_goes_on_with_is_part_of_it(counted: Counted, how: str) -> None:
+    """C117: a run that a node rewinds or resumes is nested in that node, wherever it was begun:
+    what it starts in turn never waits for what the node holds."""
+    assay = shlex.quote(str(ASSAY))
+    inner = f"{assay} run inner.toml"
+    b = {"run": f"test -e ok; {inner}"}
+    if how == "rewind":
+        b = compensable("echo b > b", writes=["b"]) | {"undo": inner}
+    counted.plan({"a": {"run": "true"}, "b": {**b, "after": ["a"]}})
+    counted.plan({"n": {"run": "true", "locks": ["l"]}}, file="inner.toml")
+    assert counted.assay("run").code == (0 if how == "rewind" else 1)
+    counted.write("ok", "")
+    first = first_run(counted)
+    words = f"rewind {first} --to a" if how == "rewind" else f"resume {first} --retry-failed"
+    counted.plan({"outer": {"run": f"{assay} {words}", "locks": ["l"]}}, file="outer.toml")
+    assert counted.assay("run", "outer.toml").code == 1
+    runs = json.loads(counted.assay("runs", "--json").out)
+    outer = f"`outer` of run {runs[1]['run']}"
+    why = f"waits for {outer}, which cannot end before it: this run was started by {outer}"
+    assert why in counted.assay("show", runs[0]["run"]).out
+    assert json.loads(counted.assay("show", first, "--json").out)["parent_attempt"] is not None
