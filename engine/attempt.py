@@ -372,7 +372,7 @@ def _compensate(bench: Bench, executed: Executed) -> Compensated:
         processes=bench.processes,
         caller=bench.caller,
         is_hurried=bench.is_hurried,
-        has_started=has_started,
+        has_started=executed.has_started,
     )
 
 

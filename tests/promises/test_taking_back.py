@@ -8,7 +8,6 @@ import shlex
 
 import pytest
 from counted import LAST, Counted, warnings
-from counted import Counted, warnings
 from probe import Probes
 from running import Begin
 from workspace import ASSAY
@@ -648,6 +647,8 @@ def test_a_rewind_over_what_is_broken_names_a_way_that_works(counted: Counted) -
     done = counted.assay("rewind", run, "--to", "a")
     assert (done.code, done.err.count("Traceback")) == (0, 0), done.err
     assert "c" not in counted.files()
+
+
 def test_nothing_is_asked_about_an_undo_that_was_ended(
     counted: Counted, probes: Probes, begin: Begin
 ) -> None:
@@ -674,7 +675,7 @@ def test_nothing_is_asked_about_an_undo_that_was_ended(
     told = next(each for each in done.events if each.get("outcome") == "ambiguous")
     assert told["asks"] is None
     assert told["detail"] == (
-        f"what `a` did in run {first_run(counted)} is not rolled back wholly: its `undo` was ended"
+        f"what `a` did in run {counted.first_run()} is not rolled back wholly: its `undo` was ended"
         " by SIGKILL (`assay run` goes on with it)"
     )
     run = begin()
@@ -701,7 +702,7 @@ def test_a_run_inside_what_takes_back_never_waits_for_it(counted: Counted, how: 
     counted.plan({"n": {"run": "true", "writes": ["fb"]}}, file="inner.toml")
     assert counted.assay("run").code == 1
     counted.write("conf", "2\n")
-    words = ["run"] if how == "run" else ["rewind", first_run(counted), "--to", "first"]
+    words = ["run"] if how == "run" else ["rewind", counted.first_run(), "--to", "first"]
     done = counted.assay(*words)
     assert done.code == (4 if how == "run" else 1), done.err
     assert "its `undo` ended with exit code 1" in done.err
@@ -727,7 +728,7 @@ def test_what_a_node_goes_on_with_is_part_of_it(counted: Counted, how: str) -> N
     counted.plan({"n": {"run": "true", "locks": ["l"]}}, file="inner.toml")
     assert counted.assay("run").code == (0 if how == "rewind" else 1)
     counted.write("ok", "")
-    first = first_run(counted)
+    first = counted.first_run()
     words = f"rewind {first} --to a" if how == "rewind" else f"resume {first} --retry-failed"
     counted.plan({"outer": {"run": f"{assay} {words}", "locks": ["l"]}}, file="outer.toml")
     assert counted.assay("run", "outer.toml").code == 1
