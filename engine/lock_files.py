@@ -10,12 +10,21 @@ import errno
 import fcntl
 import os
 import time
-from contextlib import suppress
+from enum import Enum, auto
 from types import TracebackType
 from typing import Final, Self
 
 _PROBE_SECONDS: Final = 0.002
 _PROBES: Final = 50
+
+
+class Lock(Enum):
+    """What is found of a lock: by whom it is held is not known."""
+
+    HELD = auto()
+    FREE = auto()
+    MISSING = auto()
+    """There is no such file, or a link, which is never one of ours."""
 
 
 class HeldElsewhere(Exception):
@@ -37,14 +46,14 @@ class LockFile:
 
     def release(self, *, remove: bool = False) -> None:
         """Let go; with `remove` the file goes first, while it is still locked, so that no
-        one who finds it by name afterwards can take it for a held one. Harmless twice."""
+        one who finds it by name afterwards can take it for a held one. Another file that has
+        its name by now stays. Harmless twice."""
         if self.descriptor < 0:
             return
         descriptor, self.descriptor = self.descriptor, -1
         try:
-            if remove:
-                with suppress(FileNotFoundError):
-                    os.unlink(self.path)
+            if remove and _is_named(descriptor, self.path):
+                os.unlink(self.path)
         finally:
             os.close(descriptor)
 
@@ -86,22 +95,26 @@ def take(path: str) -> LockFile:
     raise HeldElsewhere(path)
 
 
-def is_held(path: str) -> bool:
-    """Whether anyone holds the lock on `path`; False when there is no such file, or a link,
-    which is never one of ours."""
+def look_at(path: str) -> Lock:
+    """Whether anyone holds the lock on `path`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):
-            return False
+            return Lock.MISSING
         raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return Lock.HELD
     finally:
         os.close(descriptor)
-    return False
+    return Lock.FREE
+
+
+def is_held(path: str) -> bool:
+    """Whether anyone holds the lock on `path`; False when there is no such file."""
+    return look_at(path) is Lock.HELD
 
 
 def _lock(path: str, how: int) -> LockFile | None:
@@ -109,12 +122,7 @@ def _lock(path: str, how: int) -> LockFile | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, how)
-        ours = os.fstat(descriptor)
-        try:
-            named = os.stat(path)
-        except FileNotFoundError:
-            named = None
-        if named is not None and (named.st_ino, named.st_dev) == (ours.st_ino, ours.st_dev):
+        if _is_named(descriptor, path):
             held = LockFile(path, descriptor)
             descriptor = -1
             return held
@@ -122,3 +130,12 @@ def _lock(path: str, how: int) -> LockFile | None:
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _is_named(descriptor: int, path: str) -> bool:
+    """Whether the open file is the one that has this name."""
+    try:
+        named = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(named, os.fstat(descriptor))

@@ -75,6 +75,13 @@ def read_stat(pid: int) -> Stat | None:
     )
 
 
+def find_process(pid: int, start: int) -> Stat | None:
+    """The living process that has this pid and start; None when there is none any more, even
+    where another one has its pid."""
+    stat = read_stat(pid)
+    return stat if stat is not None and stat.is_alive and stat.start == start else None
+
+
 def age_seconds(pid: int) -> float:
     """Since the process started, whatever clocks were set to; 0 when there is none."""
     stat = read_stat(pid)
@@ -108,6 +115,29 @@ def open_files(pid: int) -> frozenset[tuple[int, int]]:
             continue
         found.add((status.st_dev, status.st_ino))
     return frozenset(found)
+
+
+def holds_removed(pid: int, name: str) -> bool:
+    """Whether a process holds a file open that had this name, in whichever folder, and has it no
+    more; also when that may not be read."""
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        return True
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        return False
+    for each in descriptors:
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{each}")
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            continue
+        if target.endswith(f"/{name} (deleted)"):
+            return True
+    return False
 
 
 def children_of(pid: int) -> list[int]:

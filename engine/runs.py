@@ -2,7 +2,8 @@
 
 Knows rows, leases and fences; not what a node is nor when a run should settle.
 
-A run's owner holds the lock of its lease file for as long as it lives. Whoever takes a run
+A run's owner holds the lock of its lease file for as long as it lives. That the file is gone, or
+another one in its place, tells nothing of it: then its process is looked for. Whoever takes a run
 over raises its fence; every write of an owner names the fence it knows, so one that lost
 its run finds out before it writes anything more.
 """
@@ -14,12 +15,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from assay.engine import lock_files
+from assay.engine import lock_files, orphans
 from assay.engine.columns import from_column, from_json, to_column, to_json
 from assay.engine.identity import Owner, boot_id, this_owner
-from assay.engine.lock_files import LockFile
+from assay.engine.lock_files import Lock, LockFile
 from assay.engine.states import AttemptId, RunId, RunStatus
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ __all__ = [
     "LEASE_SECONDS",
     "AmbiguousPrefix",
     "Cancel",
+    "Death",
     "Lease",
     "LostFence",
     "NoSuchRun",
@@ -44,6 +47,16 @@ Lease = LockFile
 
 LEASE_SECONDS: Final = 30.0
 """On another host an owner counts as alive for this long after its last heartbeat."""
+
+
+class Death(StrEnum):
+    """What shows that the owner of a run is gone."""
+
+    LEASE_FREE = "lease free"
+    PID_GONE = "pid gone"
+    """Its lease file is gone too."""
+    BOOT_CHANGED = "boot changed"
+    HEART_STILL = "lease expired and heartbeat still"
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,13 +390,31 @@ class Runs:
             row = self.get(run)
         except NoSuchRun:
             return False
-        if row.settled_at is not None:
-            return False
+        return row.settled_at is None and self.find_death(row) is None
+
+    def find_death(self, row: RunRow) -> Death | None:
+        """What shows that the owner of an unsettled run is gone; None while it may live."""
         if row.owner.boot == boot_id():
-            return lock_files.is_held(self.lease_path(run))
+            return self._find_death_here(row)
         if row.owner.host == os.uname().nodename:
-            return False
-        return row.heartbeat_at + LEASE_SECONDS > self._now()
+            return Death.BOOT_CHANGED
+        if row.heartbeat_at + LEASE_SECONDS > self._now():
+            return None
+        return Death.HEART_STILL
+
+    def _find_death_here(self, row: RunRow) -> Death | None:
+        path = self.lease_path(row.id)
+        found = lock_files.look_at(path)
+        if found is Lock.HELD:
+            return None
+        owner = row.owner
+        is_process = orphans.find_process(owner.pid, owner.pid_start) is not None
+        if found is Lock.MISSING:
+            return None if is_process else Death.PID_GONE
+        # The file is free, unless it is another one than the owner has locked.
+        if is_process and orphans.holds_removed(owner.pid, os.path.basename(path)):
+            return None
+        return Death.LEASE_FREE
 
     def save_plan(self, digest: str, data: bytes) -> None:
         """Keep a compiled plan; one that is kept already stays."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from assay.engine.attempts import AttemptRow, AttemptState, Claims
@@ -35,6 +36,11 @@ def digest(number: int) -> str:
     return f"{number:064x}"
 
 
+def gone_owner() -> Owner:
+    """One of this host whose process has ended, and another has its pid."""
+    return replace(this_owner(), pid_start=1)
+
+
 def a_run(
     run: str,
     *,
@@ -53,7 +59,7 @@ def a_run(
         status=status,
         created_at=created_at,
         settled_at=created_at + 1 if settled else None,
-        owner=owner or this_owner(),
+        owner=owner or gone_owner(),
         fence=1,
         heartbeat_at=created_at,
         parent_attempt=None if parent is None else AttemptId(parent),

@@ -87,7 +87,7 @@ def test_a_run_that_did_not_complete_is_taken_over(store: Store, status: RunStat
     with pytest.raises(LostFence):
         store.runs.check_fence(RUN, 1)
     store.runs.check_fence(RUN, 2)
-    lease.release(remove=True)
+    lease.release()
     assert not store.runs.is_alive(RUN)
     assert refusals(store) == []
 

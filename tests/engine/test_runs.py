@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from store_rows import a_run, digest, finish, open_store, start_python
 
-from assay.engine.identity import this_owner
-from assay.engine.lock_files import HeldElsewhere
+from assay.engine.identity import start_of, this_owner
+from assay.engine.lock_files import HeldElsewhere, is_held
 from assay.engine.runs import (
     LEASE_SECONDS,
     AmbiguousPrefix,
+    Death,
     LostFence,
     NoSuchRun,
     RunExists,
@@ -265,8 +266,36 @@ def test_an_owner_lives_while_it_holds_its_lease(store: Store, tmp_path: Path) -
 
 def test_the_pid_of_a_dead_owner_proves_nothing(store: Store) -> None:
     """A run whose owner's pid lives (reused, or this one) but whose lease is free is dead."""
-    store.runs.create(a_run(RUN))
-    assert not store.runs.is_alive(RUN)
+    store.runs.create(a_run(RUN, owner=this_owner()))
+    Path(store.runs.lease_path(RUN)).touch()
+    assert store.runs.find_death(store.runs.get(RUN)) is Death.LEASE_FREE
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_lease_file_that_is_not_there_tells_nothing(
+    store: Store, tmp_path: Path, how: str
+) -> None:
+    """Removed, or another one in its place: the owner's process is looked for; a pid that another
+    process has by now is not it."""
+    owner = start_python(OWNER, str(tmp_path))
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "holds\n"
+    row = dataclasses.replace(
+        store.runs.get(RUN),
+        owner=dataclasses.replace(this_owner(), pid=owner.pid, pid_start=start_of(owner.pid) or 0),
+    )
+    Path(store.runs.lease_path(RUN)).unlink()
+    if how == "replaced":
+        Path(store.runs.lease_path(RUN)).touch()
+    assert store.runs.find_death(row) is None
+    other = dataclasses.replace(row.owner, pid_start=row.owner.pid_start + 1)
+    gone = Death.PID_GONE if how == "removed" else Death.LEASE_FREE
+    assert store.runs.find_death(dataclasses.replace(row, owner=other)) is gone
+    owner.kill()
+    # A zombie does nothing any more.
+    os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
+    assert store.runs.find_death(row) is gone
+    owner.communicate()
 
 
 def test_settled_and_unknown_runs_do_not_live(store: Store) -> None:
@@ -307,6 +336,15 @@ def test_a_lease_is_removed_with_its_run(store: Store) -> None:
     lease.release(remove=True)
     lease.release(remove=True)
     assert not Path(store.runs.lease_path(RUN)).exists()
+
+
+def test_the_lease_of_the_next_owner_is_not_removed(store: Store) -> None:
+    """Who lets go late removes no file but its own."""
+    late = store.runs.take_lease(RUN)
+    Path(store.runs.lease_path(RUN)).unlink()
+    with store.runs.take_lease(RUN):
+        late.release(remove=True)
+        assert is_held(store.runs.lease_path(RUN))
 
 
 def test_plans_are_kept_once(store: Store) -> None:

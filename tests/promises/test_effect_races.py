@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import sqlite3
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -128,8 +129,12 @@ def test_twenty_processes_repeat_no_effect(tmp_path: Path, seed: int) -> None:
 
 
 def take_lease_away(counted: Counted, run: str) -> None:
-    """As an owner whose lease has run out looks to others: it holds nothing they can see."""
+    """As an owner whose lease has run out looks to others: it holds nothing they can see, and what
+    has its pid is another process."""
     counted.path(f".assay/tmp/run-{run}.lease").unlink()
+    database = sqlite3.connect(counted.root / ".assay" / "assay.db", isolation_level=None)
+    database.execute("UPDATE runs SET owner_pid_start = 1 WHERE id = ?", (run,))
+    database.close()
 
 
 def last_run(counted: Counted) -> str:

@@ -382,6 +382,30 @@ def test_stopped_run_is_alive(counted: Counted, probes: Probes, begin: Begin) ->
     assert second.finish().outcomes == {"a": "clean"}
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_an_owner_whose_lease_file_went_is_alive(
+    counted: Counted, probes: Probes, begin: Begin, how: str
+) -> None:
+    """C103: neither `run`, `resume` nor `cancel` takes a run from its living owner when somebody
+    removed the lease file, or put another one in its place."""
+    counted.plan({"a": {"run": probes.argv("a"), "writes": [{"path": "o", "optional": True}]}})
+    first = begin()
+    node = probes.arrive("a")
+    lease = next(counted.path(".assay/tmp").glob("run-*.lease"))
+    lease.unlink()
+    if how == "replaced":
+        lease.touch()
+    second = begin()
+    assert second.told("waiting-for-run", "a")["pid"] == first.pid
+    refused = counted.assay("resume", lease.name[4:12])
+    assert (refused.code, "is running: pid" in refused.err) == (2, True)
+    assert "running" in counted.assay("show", lease.name[4:12]).out
+    assert node.is_alive
+    node.exit(0)
+    assert first.finish().code == 0
+    assert second.finish().outcomes == {"a": "clean"}
+
+
 def test_a_settlement_is_committed_while_others_run(
     counted: Counted, probes: Probes, begin: Begin
 ) -> None:
