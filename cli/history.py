@@ -65,7 +65,7 @@ def status_of(store: Store, row: RunRow) -> RunStatus:
     """The run's status as it is: one that claims to be running without a living owner was
     interrupted, even if no later run has noted it yet."""
     open_states = (RunStatus.RUNNING, RunStatus.PENDING)
-    if row.status in open_states and not store.runs.is_alive(row.id):
+    if row.status in open_states and not store.runs.seems_alive(row.id):
         return RunStatus.INTERRUPTED
     return row.status
 

@@ -51,7 +51,7 @@ def _find_inside(store: Store, run: RunId) -> list[RunId]:
 
 def end_if_dead(store: Store, run: RunRow, clock: Clock) -> tuple[str, ...]:
     """Ends a run whose owner is gone, as every recovery does; sentences that tell of it."""
-    if run.settled_at is not None or store.runs.is_alive(run.id):
+    if run.settled_at is not None or store.runs.find_death(run) is None:
         return ()
     found = recover_all(store, clock)
     return found.told + recovery.describe_awaited(found)

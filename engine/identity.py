@@ -28,6 +28,11 @@ def boot_id() -> str:
         return "unknown"
 
 
+def this_host() -> str:
+    """The name of this machine, or of this container."""
+    return os.uname().nodename
+
+
 def start_of(pid: int) -> int | None:
     """When the process started, in clock ticks since boot; None when there is none."""
     try:
@@ -41,4 +46,4 @@ def start_of(pid: int) -> int | None:
 def this_owner() -> Owner:
     """This process, with a fresh nonce."""
     pid = os.getpid()
-    return Owner(os.uname().nodename, boot_id(), pid, start_of(pid) or 0, os.urandom(8).hex())
+    return Owner(this_host(), boot_id(), pid, start_of(pid) or 0, os.urandom(8).hex())

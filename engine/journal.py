@@ -39,13 +39,19 @@ class Fact(StrEnum):
     RUN_RESUMED = "run-resumed"
     """fence, pid, host, flags, was (the status it had), accepted ([[what, before, now]]: changes
     of the environment)"""
+    RUN_CLAIMED = "run-claimed"
+    """from, to ({host, boot, pid, nonce, fence}: whose it was and whose it is), evidence (why it is
+    not the former owner's any more), purpose: in the transaction of every claim"""
+    RUN_ABANDONED = "run-abandoned"
+    """host, boot, pid, nonce, fence: an owner that lost its run has ended its processes and
+    stopped"""
     SURVIVORS_ASKED = "survivors-asked"
     """attempt (for its undo with `.undo` behind it), pids, why: what a dead assay would have
     ended by now got SIGTERM; after its grace it gets SIGKILL"""
     CLAIM_REFUSED = "claim-refused"
     """by, why: somebody wanted to go on with a run whose owner lives"""
     RUN_SETTLED = "run-settled"
-    """status, counts, duration_seconds, outputs"""
+    """status, counts, duration_seconds, outputs; by recovery status, by (pid) and host"""
     AGREED = "agreed"
     """The only record of a run with nothing to do: with (the earlier run whose nodes all
     agreed), selected (how many)"""

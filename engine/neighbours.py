@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from assay.engine.attempts import AttemptRow, Claims
 from assay.engine.claims import closes_cycle, find_conflict, find_undone
 from assay.engine.compensation import UNDO_SUFFIX
+from assay.engine.runs import describe_owner
 from assay.engine.states import AttemptId, RunId
 from assay.engine.store import Store
 from assay.plans.model import NodeName
@@ -69,7 +70,7 @@ def describe_holder(store: Store, attempt: AttemptId) -> str | None:
     is_itself = row.id == attempt
     who = f"run {row.run}"
     if store.runs.is_alive(row.run):
-        who += f" (pid {store.runs.get(row.run).owner.pid})"
+        who += f" ({describe_owner(store.runs.get(row.run))})"
         return f"still runs: {who} executes it" if is_itself else f"is being taken back by {who}"
     doing = "still runs" if is_itself else "is still being taken back"
     pid = f" (pid {row.pid})" if row.pid is not None else ""
@@ -123,7 +124,7 @@ class Neighbours:
         if self._store.recorded:
             return rows
         # What is unrecorded cannot deal with them, nor tell the dead from the living.
-        return [row for row in rows if self._store.runs.is_alive(row.run)]
+        return [row for row in rows if self._store.runs.seems_alive(row.run)]
 
     def has_dead(self) -> bool:
         """Whether attempts are marked running whose run has died since."""

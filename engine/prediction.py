@@ -260,7 +260,7 @@ class _Predictor:
         )
         other = evidence.other
         if other is not None and evidence.is_under_way:
-            if self._store.runs.is_alive(other.run):
+            if self._store.runs.seems_alive(other.run):
                 text = f"waits for run {other.run}, which performs it now"
                 return Prediction(node.name, Forecast.UNKNOWN, text, since=other.run)
             # A run would deal with its attempt first.

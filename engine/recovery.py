@@ -4,8 +4,10 @@ all others, and those of undos, are gone, take back what compensable ones did, a
 irreversible ones did unknown; then mark the runs interrupted.
 
 Every step may be repeated: a recovery that is killed half-way is done again by the next
-run. Runs with a living owner, a stopped one included, are never touched. Nothing here waits:
-an attempt whose processes live on is told of and left as it is, and so is its run.
+run. Runs with a living owner, a stopped one included, are never touched. A run is claimed before
+anything is done about it: who loses that race, or finds it claimed afterwards, leaves it to the
+other. Nothing here waits: an attempt whose processes live on is told of and left as it is, and so
+is its run; so are those of an owner on another host of which it is not known yet whether it lives.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from functools import cached_property
 from typing import Any, Final, cast
 
 from assay.engine import lock_files, orphans, preimages, temporary
-from assay.engine.attempts import AttemptRow
+from assay.engine.attempts import AttemptRow, NoSuchAttempt
 from assay.engine.blobs import BlobCorrupt, BlobMissing, Blobs
 from assay.engine.claims import find_undone
 from assay.engine.clock import Clock
@@ -30,15 +32,16 @@ from assay.engine.compensation import (
 )
 from assay.engine.effects import EffectRow
 from assay.engine.filesystem import FilesystemError
-from assay.engine.identity import this_owner
+from assay.engine.identity import this_host, this_owner
 from assay.engine.journal import Fact
 from assay.engine.landing import CannotLand, complete_landing
 from assay.engine.materialize import CannotRestore, Restored, restore
 from assay.engine.measuring import Measurer
 from assay.engine.orphans import Trace, ask_survivors, end_survivors, find_all_survivors
+from assay.engine.ownership import Purpose, note_claim
 from assay.engine.results import ResultRow
 from assay.engine.rolling_back import describe_changes, describe_fact
-from assay.engine.runs import LostFence, RunRow
+from assay.engine.runs import LEASE_SECONDS, Death, LostFence, RunRow, describe_owner
 from assay.engine.states import (
     NOTHING_LEFT,
     AttemptEnd,
@@ -60,8 +63,8 @@ _GRACE_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """An attempt of a dead run whose processes are to end by themselves. `what` names what of it
-    still runs, as a clause."""
+    """An attempt of a dead run whose processes are to end by themselves, or one of a run whose
+    owner is watched. `what` names what of it still runs, or that run, as a clause."""
 
     run: RunId
     attempt: AttemptId
@@ -73,6 +76,10 @@ class Awaited:
     """This process is part of it."""
     is_asked: bool = False
     """It was asked to end, and is ended when its grace is over."""
+    is_out_of_reach: bool = False
+    """It runs on another host."""
+    is_watched: bool = False
+    """Whether its owner, on another host, lives is not known yet."""
 
     def concerns(self, run: RunId) -> bool:
         """Whether it is an attempt of the run, or takes back what the run did."""
@@ -93,16 +100,19 @@ def recover(store: Store, measurer: Measurer, blobs: Blobs, clock: Clock) -> Rec
     One process at a time: another that begins meanwhile waits, so that it neither looks at
     a half rewritten input nor puts one back that has gone on since.
     """
-    if not _find_dead(store):
-        return Recovered()
+    unsettled = store.runs.unsettled()
+    awaited = _find_doubtful(store, unsettled)
+    if not any(map(store.runs.find_death, unsettled)):
+        return Recovered(awaited=tuple(awaited))
     told: list[str] = []
-    awaited: list[Awaited] = []
     with lock_files.wait_for(os.path.join(store.tmp, "recovery.lock")):
-        for run in _find_dead(store):
-            recovery = _Recovery(store, measurer, blobs, clock, run)
-            recovery.run()
-            told += recovery.told
-            awaited += recovery.awaited
+        for run in store.runs.unsettled():
+            death = store.runs.find_death(run)
+            if death is not None:
+                recovery = _Recovery(store, measurer, blobs, clock, run, death)
+                recovery.run()
+                told += recovery.told
+                awaited += recovery.awaited
     return Recovered(tuple(told), tuple(awaited))
 
 
@@ -112,6 +122,13 @@ def describe_awaited(found: Recovered) -> tuple[str, ...]:
 
 
 def _describe(awaited: Awaited) -> str:
+    if awaited.is_watched:
+        return (
+            f"{awaited.what} has given no sign of life of late: it counts as gone once its"
+            f" heartbeat is seen standing still for {LEASE_SECONDS:g}s"
+        )
+    if awaited.is_out_of_reach:
+        return f"{awaited.what} still runs although its assay is gone: waiting until it ends"
     ends = f" (`assay cancel {awaited.run}` ends it)"
     if awaited.is_around:
         what = f"this is part of it{ends}"
@@ -123,8 +140,16 @@ def _describe(awaited: Awaited) -> str:
     return f"{awaited.what} still runs (pid {pids}) although its assay is gone: {what}"
 
 
-def _find_dead(store: Store) -> list[RunRow]:
-    return [run for run in store.runs.unsettled() if not store.runs.is_alive(run.id)]
+def _find_doubtful(store: Store, unsettled: list[RunRow]) -> list[Awaited]:
+    """What runs of other hosts have begun, as long as it is not known whether their owners
+    live."""
+    return [
+        Awaited(run.id, row.id, f"run {run.id} ({describe_owner(run)})", (), is_watched=True)
+        for run in unsettled
+        if store.runs.is_doubtful(run)
+        for row in store.attempts.of_run(run.id)
+        if row.end is None
+    ]
 
 
 @dataclass(slots=True)
@@ -170,12 +195,16 @@ class _Recovery:
         blobs: Blobs,
         clock: Clock,
         run: RunRow,
+        death: Death,
     ) -> None:
         self._store = store
         self._measurer = measurer
         self._blobs = blobs
         self._clock = clock
         self._dead = run
+        self._death = death
+        self._fence = run.fence
+        self._is_here = store.runs.shares_kernel(run)
         self._mine = orphans.ancestors(os.getpid())
         self._asked: set[AttemptId] = set()
         self.told: list[str] = []
@@ -193,24 +222,33 @@ class _Recovery:
             for row in attempts
             if row.id in effects or find_undone(row.claims)
         }
-        waits: dict[AttemptId, Awaited] = {}
-        lost = self._end_sealed([row for row in attempts if row.id not in parts], waits)
-        if parts:
-            self._end_overdue([part for own in parts.values() for part in own])
-        waits |= self._find_awaited(attempts, parts)
+        sealed = [row for row in attempts if row.id not in parts]
+        survivors = self._find_survivors(sealed)
+        kept = self._find_kept(sealed, survivors)
+        overdue = self._find_overdue([part for own in parts.values() for part in own])
+        waits = kept | self._find_awaited(attempts, parts)
+        if len(waits) == len(attempts) > 0 and not overdue:
+            self.awaited.extend(waits.values())
+            return
+        if not self._claim(attempts):
+            return
+        lost = self._end_sealed([row for row in sealed if row.id not in kept], survivors)
+        self._end_overdue(overdue)
+        waits = kept | self._find_awaited(attempts, parts)
         for row in attempts:
             if row.id in parts and row.id not in waits:
                 effect = effects.get(row.id)
                 lost.append(_Lost(row) if effect is None else self._decide_effect(row, effect))
                 for undone in (row.id, *find_undone(row.claims)):
                     remove_undo(store, undone)
-        self.awaited.extend(waits.values())
         is_over = not waits
-        if lost or is_over:
-            self._record(lost, is_over=is_over)
+        if not self._record(lost, is_over=is_over):
+            return
+        self.awaited.extend(waits.values())
         for each in lost:
             if each.effect is not None and each.effect.state in NOTHING_LEFT:
                 preimages.drop(preimages.path_of(store.preimages, each.row.id))
+        self._tell(lost, is_over=is_over)
         if not is_over:
             return
         for row in every:
@@ -218,24 +256,48 @@ class _Recovery:
         # Somebody may go on with the run already, and hold that file.
         with suppress(lock_files.HeldElsewhere):
             store.runs.take_lease(self._dead.id).release(remove=True)
-        self._tell(lost)
 
-    def _end_sealed(self, rows: list[AttemptRow], waits: dict[AttemptId, Awaited]) -> list[_Lost]:
-        """Those that this process is part of are not ended, and join `waits`."""
-        traces = [_trace_of(self._store, row) for row in rows]
-        survivors = find_all_survivors(traces) if traces else {}
-        for row in rows:
+    def _claim(self, attempts: list[AttemptRow]) -> bool:
+        """From now on what is left of the run is this process's to deal with, unless somebody
+        was faster."""
+        store, run = self._store, self._dead
+        if store.runs.has_claimed(run):
+            return True
+        with suppress(LostFence), store.transaction():
+            running = [row.id for row in store.attempts.of_run(run.id) if row.end is None]
+            if running != [row.id for row in attempts]:
+                return False  # whoever goes on with it was seen dead too early
+            self._fence = store.runs.claim(run.id, run.fence)
+            note_claim(store, run, self._fence, this_owner(), self._death, Purpose.RECOVERY)
+            return True
+        return False
+
+    def _find_survivors(self, rows: list[AttemptRow]) -> dict[AttemptId, tuple[int, ...]]:
+        return find_all_survivors([self._trace_of(row) for row in rows]) if self._is_here else {}
+
+    def _find_kept(
+        self, sealed: list[AttemptRow], survivors: dict[AttemptId, tuple[int, ...]]
+    ) -> dict[AttemptId, Awaited]:
+        """Those that are not to be ended: this process is part of them, or they run out of its
+        reach, which their lease tells."""
+        found: dict[AttemptId, Awaited] = {}
+        for row in sealed:
             pids = survivors.get(row.id, ())
             if not self._mine.isdisjoint(pids):
-                waits[row.id] = Awaited(row.run, row.id, _name(row), pids, is_around=True)
+                found[row.id] = Awaited(row.run, row.id, _name(row), pids, is_around=True)
+            elif not self._is_here and lock_files.is_held(_lease_of(self._store, row)):
+                found[row.id] = Awaited(row.run, row.id, _name(row), (), is_out_of_reach=True)
+        return found
+
+    def _end_sealed(
+        self, rows: list[AttemptRow], survivors: dict[AttemptId, tuple[int, ...]]
+    ) -> list[_Lost]:
         if survivors:
-            for trace in traces:
-                if trace.attempt not in waits:
-                    end_survivors(trace.attempt, trace.lease, trace.session)
+            for row in rows:
+                trace = self._trace_of(row)
+                end_survivors(trace.attempt, trace.lease, trace.session)
         found: list[_Lost] = []
         for row in rows:
-            if row.id in waits:
-                continue
             lost = _Lost(row, tuple(survivors.get(row.id, ())))
             found.append(lost)
             lost.result = self._complete_landing(row)
@@ -281,12 +343,13 @@ class _Recovery:
         self.told.extend(f"what stood at `{path}` is in {to}" for path, to in landed.trashed)
         return result
 
-    def _end_overdue(self, parts: list[_Part]) -> None:
+    def _find_overdue(self, parts: list[_Part]) -> list[tuple[_Part, str, bool]]:
         """What its own assay would have ended by now: commands past their timeout, and, once the
-        run is cancelled, those that a cancel does not wait for; their undos alike. It is asked
-        to end, once, whoever comes across it, and ended when its grace is over since."""
+        run is cancelled, those that a cancel does not wait for; their undos alike. With each goes
+        why, and whether it was asked to end, and its grace is over since."""
         is_cancelled = self._store.runs.cancel_of(self._dead.id) is not None
-        living = _find_living(parts)
+        living = self._find_living(parts)
+        found: list[tuple[_Part, str, bool]] = []
         for part in parts:
             pids = living[part.trace.attempt]
             if not pids or not self._mine.isdisjoint(pids):
@@ -296,26 +359,29 @@ class _Recovery:
             if not is_late and not (is_cancelled and part.is_cancellable):
                 continue
             self._asked.add(part.trace.attempt)
-            source = f"survivors:{part.row.id}:{part.trace.attempt}"
-            asked = self._store.journal.find(source, 1)
-            if asked is None:
-                # Recorded after it was done: to be asked twice does less harm than never.
-                took = ask_survivors(part.trace)
-                self._store.journal.append(
-                    source,
-                    1,
-                    Fact.SURVIVORS_ASKED,
-                    run=part.row.run,
-                    node=part.row.node,
-                    data={
-                        "attempt": part.trace.attempt,
-                        "pids": list(took),
-                        "why": "timed out" if is_late else "cancelled",
-                    },
-                )
-            elif self._clock.now() >= asked.at + part.grace_seconds:
-                trace = part.trace
+            asked = self._store.journal.find(_survivors_of(part), 1)
+            if asked is None or self._clock.now() >= asked.at + part.grace_seconds:
+                found.append((part, "timed out" if is_late else "cancelled", asked is not None))
+        return found
+
+    def _end_overdue(self, overdue: list[tuple[_Part, str, bool]]) -> None:
+        """It is asked to end, once, whoever comes across it, and ended when its grace is over
+        since."""
+        for part, why, is_asked in overdue:
+            trace = part.trace
+            if is_asked:
                 end_survivors(trace.attempt, trace.lease, trace.session, ask_seconds=0.0)
+                continue
+            # Recorded after it was done: to be asked twice does less harm than never.
+            took = ask_survivors(trace)
+            self._store.journal.append(
+                _survivors_of(part),
+                1,
+                Fact.SURVIVORS_ASKED,
+                run=part.row.run,
+                node=part.row.node,
+                data={"attempt": trace.attempt, "pids": list(took), "why": why},
+            )
 
     def _age(self, part: _Part, pids: set[int]) -> float:
         """Seconds since it began: its main process, where that lives and is known."""
@@ -335,18 +401,19 @@ class _Recovery:
         command = _Part(
             row,
             _name(row),
-            _trace_of(self._store, row),
+            self._trace_of(row),
             timeout_seconds=None if node is None else node.timeout_seconds,
             grace_seconds=_GRACE_SECONDS if node is None else node.grace_seconds,
             is_cancellable=node is None or node.cancellable,
             began_at=row.began_at,
-            main=row.pid,
+            main=self._visible(row.pid),
             is_kept=node is not None and node.background is Background.KEEP,
         )
         return command, self._undo_of(row.id, row)
 
     def _undo_of(self, attempt: AttemptId, row: AttemptRow) -> _Part:
         trace = trace_of_undo(self._store, attempt)
+        trace = replace(trace, session=self._visible(trace.session))
         effect = self._store.effects.get(attempt)
         what = f"the `undo` of attempt {attempt}"
         if effect is not None:
@@ -355,6 +422,13 @@ class _Recovery:
             return _Part(row, what, trace, timeout_seconds=None)
         spec = from_json(effect.undo)
         return _Part(row, what, trace, spec["timeout"], spec["grace"], main=trace.session)
+
+    def _trace_of(self, row: AttemptRow) -> Trace:
+        return Trace(row.id, _lease_of(self._store, row), self._visible(row.pid))
+
+    def _visible(self, pid: int | None) -> int | None:
+        """A recorded pid, if it means here what it meant to who recorded it."""
+        return pid if self._dead.owner.host == this_host() else None
 
     @cached_property
     def _nodes(self) -> dict[NodeName, Node]:
@@ -372,7 +446,7 @@ class _Recovery:
         self, rows: list[AttemptRow], parts: dict[AttemptId, tuple[_Part, ...]]
     ) -> dict[AttemptId, Awaited]:
         """The attempts, of these, any of whose parts lives on."""
-        living = _find_living([part for own in parts.values() for part in own])
+        living = self._find_living([part for own in parts.values() for part in own])
         found: dict[AttemptId, Awaited] = {}
         for row in rows:
             whats: list[str] = []
@@ -392,8 +466,22 @@ class _Recovery:
                     find_undone(row.claims),
                     is_around=not self._mine.isdisjoint(pids),
                     is_asked=any(part.trace.attempt in self._asked for part in parts[row.id]),
+                    is_out_of_reach=not self._is_here,
                 )
         return found
+
+    def _find_living(self, parts: list[_Part]) -> dict[AttemptId, set[int]]:
+        """The living processes of each that count."""
+        found = {}
+        if parts and self._is_here:
+            found = find_all_survivors([part.trace for part in parts])
+        living: dict[AttemptId, set[int]] = {}
+        for part in parts:
+            pids = set(found.get(part.trace.attempt, ()))
+            if part.is_kept and part.main is not None:
+                pids &= {part.main}
+            living[part.trace.attempt] = pids
+        return living
 
     def _decide_effect(self, row: AttemptRow, effect: EffectRow) -> _Lost:
         lost = _Lost(row)
@@ -427,29 +515,26 @@ class _Recovery:
             lost.effect = replace(effect, state=state, end=AttemptEnd.LOST, detail=how)
         return lost
 
-    def _record(self, lost: list[_Lost], *, is_over: bool) -> None:
-        # On another host another assay may be doing the same: the fence lets one of the two
-        # record it.
-        store, run = self._store, self._dead
-        with suppress(LostFence), store.transaction():
-            fence = store.runs.claim(run.id, run.fence, this_owner())
-            source = f"recovery:{run.id}:{fence}"
-            number = 0
+    def _record(self, lost: list[_Lost], *, is_over: bool) -> bool:
+        """Whether this was the one to record it: somebody may have claimed the run since."""
+        store, run, fence = self._store, self._dead, self._fence
+        # A claim may last for several rounds, in each of which other attempts are dealt with.
+        source = f"recovery:{run.id}:{fence}"
+        with suppress(LostFence, NoSuchAttempt), store.transaction():
+            store.runs.check_fence(run.id, fence)
             for each in lost:
-                number += 1
-                self._settle_attempt(source, number, each)
+                self._settle_attempt(f"{source}:{each.row.id}", 1, each)
                 if each.compensated is not None and each.effect is not None:
-                    number += 1
                     store.journal.append(
-                        source,
-                        number,
+                        f"{source}:{each.row.id}",
+                        2,
                         Fact.ROLLED_BACK,
                         run=run.id,
                         node=each.row.node,
                         data=describe_fact(each.effect, each.compensated, "its assay ended first"),
                     )
             if not is_over:
-                return
+                return True
             status = RunStatus.INTERRUPTED
             if store.runs.cancel_of(run.id) is not None:
                 status = RunStatus.CANCELLED
@@ -459,8 +544,10 @@ class _Recovery:
                 0,
                 Fact.RUN_SETTLED,
                 run=run.id,
-                data={"status": status.value, "by": os.getpid()},
+                data={"status": status.value, "by": os.getpid(), "host": this_host()},
             )
+            return True
+        return False
 
     def _settle_attempt(self, source: str, number: int, lost: _Lost) -> None:
         row, result = lost.row, lost.result
@@ -494,14 +581,20 @@ class _Recovery:
         if lost.effect is not None:
             self._store.effects.end(replace(lost.effect, settled_seq=position))
 
-    def _tell(self, lost: list[_Lost]) -> None:
+    def _tell(self, lost: list[_Lost], *, is_over: bool) -> None:
         run = self._dead
-        text = f"run {run.id} was interrupted: its assay (pid {run.owner.pid}) is gone"
         ended = sorted(pid for each in lost for pid in each.ended)
-        if ended:
-            text += f"; ended what it left running (pid {', '.join(map(str, ended))})"
         names = ", ".join(f"`{path}`" for each in lost for path in each.put_back)
         first = [f"put back what it may have half rewritten: {names}"] if names else []
+        if not (is_over or ended or first):
+            return
+        text = f"run {run.id} was interrupted: its assay ({describe_owner(run)}) "
+        if self._death is Death.HEART_STILL:
+            text += f"has given no sign of life for {LEASE_SECONDS:g}s"
+        else:
+            text += "is gone"
+        if ended:
+            text += f"; ended what it left running (pid {', '.join(map(str, ended))})"
         self.told[:0] = [text, *first]
 
 
@@ -541,24 +634,12 @@ def _remove_empty(store: Store, row: AttemptRow) -> None:
             os.unlink(row.log)
 
 
-def _find_living(parts: list[_Part]) -> dict[AttemptId, set[int]]:
-    """The living processes of each that count."""
-    found = find_all_survivors([part.trace for part in parts]) if parts else {}
-    living: dict[AttemptId, set[int]] = {}
-    for part in parts:
-        pids = set(found.get(part.trace.attempt, ()))
-        if part.is_kept and part.main is not None:
-            pids &= {part.main}
-        living[part.trace.attempt] = pids
-    return living
-
-
 def _name(row: AttemptRow) -> str:
     return f"`{row.node}` of run {row.run}"
 
 
-def _trace_of(store: Store, row: AttemptRow) -> Trace:
-    return Trace(row.id, _lease_of(store, row), row.pid)
+def _survivors_of(part: _Part) -> str:
+    return f"survivors:{part.row.id}:{part.trace.attempt}"
 
 
 def _lease_of(store: Store, row: AttemptRow) -> str:

@@ -1,7 +1,8 @@
 """Going on with a run that did not complete: taking it over, and what it saw and did so far.
 
 A live owner is never robbed: on one kernel whoever holds the lease of a run owns it, whatever
-pids show; an owner on another host lives while its heartbeat is recent.
+pids show; an owner on another host is watched until its heartbeat moves, or has stood still for
+so long that it counts as gone.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from assay.engine import lock_files, recovery
 from assay.engine.blobs import Blobs
 from assay.engine.clock import Clock
 from assay.engine.environment import CallerEnvironment
-from assay.engine.identity import boot_id, this_owner
+from assay.engine.identity import this_owner
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
+from assay.engine.ownership import SETTLED, Purpose, note_claim
 from assay.engine.pins import PinSet
 from assay.engine.results import ResultRow
 from assay.engine.run_request import RunRequest
-from assay.engine.runs import Lease, RunRow
+from assay.engine.runs import LEASE_SECONDS, Lease, RunRow, describe_owner
 from assay.engine.states import (
     ActionKey,
     AttemptEnd,
@@ -167,7 +169,7 @@ def find_changes(
 
 def find_unfinished(store: Store, plan: Plan, request: RunRequest) -> RunId | None:
     """The newest run of this plan that was asked for the same and did not complete; None when
-    a later one did, or when its owner lives."""
+    a later one did, or when its owner seems to live."""
     for row in store.runs.list(_MOST_RUNS, plan.file):
         is_same = (row.plan_name, row.targets, row.params) == (
             plan.name,
@@ -176,7 +178,7 @@ def find_unfinished(store: Store, plan: Plan, request: RunRequest) -> RunId | No
         )
         if not is_same or read_history(store, row)[1].tags != request.tags:
             continue
-        if row.status is RunStatus.COMPLETED or store.runs.is_alive(row.id):
+        if row.status is RunStatus.COMPLETED or store.runs.seems_alive(row.id):
             return None
         return row.id
     return None
@@ -214,17 +216,24 @@ def wait_for_dead(
         seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
 
 
-def refuse_living(store: Store, run: RunId, pause: Callable[[float], None]) -> None:
+def refuse_living(
+    store: Store, run: RunId, tell: Callable[[str], None], pause: Callable[[float], None]
+) -> None:
     """Returns once the run has no living owner. Raises OwnerLives when it has one: on this
-    kernel at once, for one on another host when its heartbeat moves before its lease is over.
-    A refusal is journalled once for each owner. `pause` sleeps for seconds and may raise."""
-    first = store.runs.get(run)
+    kernel at once, for one on another host, which is watched, when its heartbeat moves. A refusal
+    is journalled once for each owner. `pause` sleeps for seconds and may raise."""
+    row = first = store.runs.get(run)
     seconds = _FIRST_PAUSE_SECONDS
-    row = first
-    while store.runs.is_alive(run):
-        if row.owner.boot == boot_id() or row.heartbeat_at != first.heartbeat_at:
+    while row.settled_at is None and store.runs.find_death(row) is None:
+        has_moved = (row.fence, row.heartbeat_at) != (first.fence, first.heartbeat_at)
+        if has_moved or not store.runs.is_remote(row):
             _note_refusal(store, row)
             raise OwnerLives(row)
+        if seconds == _FIRST_PAUSE_SECONDS:
+            tell(
+                f"run {run} is one of another host ({describe_owner(row)}): waiting up to"
+                f" {LEASE_SECONDS:g}s for a sign of life"
+            )
         pause(seconds)
         seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
         row = store.runs.get(run)
@@ -250,6 +259,7 @@ def claim(store: Store, run: RunId, parent: AttemptId | None) -> tuple[RunRow, L
                 raise OwnerLives(found)  # of another host
             owner = this_owner()
             fence = store.runs.reopen(run, found.fence, owner, parent=parent)
+            note_claim(store, found, fence, owner, SETTLED, Purpose.RESUME)
         is_taken = True
     finally:
         if not is_taken:

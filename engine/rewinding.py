@@ -26,6 +26,7 @@ from assay.engine.identity import this_owner
 from assay.engine.intentions import UNDOABLE, describe, identity_of
 from assay.engine.journal import Fact
 from assay.engine.measuring import Measurer
+from assay.engine.ownership import SETTLED, Purpose, note_claim
 from assay.engine.preimages import DamagedPreimage
 from assay.engine.process import Processes
 from assay.engine.resumption import OwnerLives, read_history
@@ -306,13 +307,15 @@ class _Rewind:
                 what = find_conflict(claims, other.claims)
                 if what is not None:
                     raise CannotRewind(f"run {other.run} works on `{what}` just now")
+            former, owner = store.runs.get(run.id), this_owner()
             self._fence = store.runs.reopen(
                 run.id,
-                store.runs.get(run.id).fence,
-                this_owner(),
+                former.fence,
+                owner,
                 parent=find_parent(self._caller.variables),
                 even_completed=True,
             )
+            note_claim(store, former, self._fence, owner, SETTLED, Purpose.REWIND)
             self._append(
                 Fact.REWOUND,
                 None,

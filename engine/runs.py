@@ -13,6 +13,7 @@ its run finds out before it writes anything more.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from assay.engine import lock_files, orphans
 from assay.engine.columns import from_column, from_json, to_column, to_json
-from assay.engine.identity import Owner, boot_id, this_owner
+from assay.engine.identity import Owner, boot_id, this_host, this_owner
 from assay.engine.lock_files import Lock, LockFile
 from assay.engine.states import AttemptId, RunId, RunStatus
 
@@ -39,6 +40,7 @@ __all__ = [
     "RunExists",
     "RunRow",
     "Runs",
+    "describe_owner",
     "this_owner",
 ]
 
@@ -46,7 +48,7 @@ Lease = LockFile
 """A held lease of a run."""
 
 LEASE_SECONDS: Final = 30.0
-"""On another host an owner counts as alive for this long after its last heartbeat."""
+"""An owner on another host is gone when its heartbeat was seen standing still for this long."""
 
 
 class Death(StrEnum):
@@ -139,12 +141,33 @@ _INSERT: Final = (
 _OPEN: Final = "status IN ('pending', 'running')"
 
 
+@dataclass(slots=True)
+class _Sighting:
+    """A heartbeat of an owner on another host, as this process has seen it."""
+
+    beat: tuple[int, float]
+    """Fence and heartbeat."""
+    since: float
+    """When it was seen first, on the clock that is never set."""
+    has_moved: bool
+    """Whether it was another one before."""
+
+
 class Runs:
-    def __init__(self, database: Database, now: Callable[[], float], tmp: Callable[[], str]):
+    def __init__(
+        self,
+        database: Database,
+        now: Callable[[], float],
+        tmp: Callable[[], str],
+        monotonic: Callable[[], float] = time.monotonic,
+    ):
         """`tmp()` is the folder for lease files."""
         self._database = database
         self._now = now
         self._tmp = tmp
+        self._monotonic = monotonic
+        self._sightings: dict[RunId, _Sighting] = {}
+        self._claimed: dict[RunId, int] = {}
 
     def new_id(self) -> RunId:
         """An id no run of this store has: to be used in the same transaction."""
@@ -237,23 +260,23 @@ class Runs:
         if not changed:
             raise LostFence(run, fence)
 
-    def claim(self, run: RunId, fence: int, owner: Owner) -> int:
-        """Take over a run whose owner, seen under `fence`, is dead; the new fence. The
-        caller holds its lease. Raises LostFence when someone else was faster."""
+    def claim(self, run: RunId, fence: int) -> int:
+        """Take on what a dead owner, seen under `fence`, has left; the new fence. The run is to
+        be settled, not gone on with: its row keeps naming who had it. Raises LostFence when
+        someone else was faster."""
         changed = self._database.execute(
-            "UPDATE runs SET fence = fence + 1, owner_host = ?, owner_boot = ?, owner_pid = ?,"
-            " owner_pid_start = ?, owner_nonce = ?, heartbeat_at = ?, waiting = '[]'"
+            "UPDATE runs SET fence = fence + 1, waiting = '[]'"
             f" WHERE id = ? AND fence = ? AND {_OPEN}",
-            (
-                *_owner_columns(owner),
-                self._now(),
-                run,
-                fence,
-            ),
+            (run, fence),
         )
         if not changed:
             raise LostFence(run, fence)
+        self._claimed[run] = fence + 1
         return fence + 1
+
+    def has_claimed(self, row: RunRow) -> bool:
+        """Whether it was this process that has claimed the run last."""
+        return self._claimed.get(row.id) == row.fence
 
     def reopen(
         self,
@@ -383,24 +406,72 @@ class Runs:
         return lock_files.take(self.lease_path(run))
 
     def is_alive(self, run: RunId) -> bool:
-        """Whether the run's owner lives: on this kernel, whether it holds the lease,
-        whatever pids show; on another host, whether its heartbeat is recent. A stopped
-        owner lives. False for a run that settled or never was."""
+        """Whether the run's owner may live, as `find_death` has it. A stopped owner lives. False
+        for a run that settled or never was."""
+        row = self._find_unsettled(run)
+        return row is not None and self.find_death(row) is None
+
+    def seems_alive(self, run: RunId) -> bool:
+        """As `is_alive` for who cannot watch: an owner on another host by when its last heartbeat
+        was. To be shown, and no ground to take anything from it: clocks differ."""
+        row = self._find_unsettled(run)
+        if row is None:
+            return False
+        return self._is_recent(row) if self.is_remote(row) else self.find_death(row) is None
+
+    def find_death(self, row: RunRow) -> Death | None:
+        """What shows that the owner of an unsettled run is gone; None while it may live.
+
+        On this kernel it lives while it holds its lease, whatever pids show. One on another host
+        is gone once this process has seen its heartbeat standing still for LEASE_SECONDS, by its
+        own clock: to be asked again until then.
+        """
+        if self.is_remote(row):
+            return self._watch(row)
+        if row.owner.boot != boot_id():
+            return Death.BOOT_CHANGED
+        return self._find_death_here(row)
+
+    def is_doubtful(self, row: RunRow) -> bool:
+        """Whether an owner on another host, not known to be gone, has given no sign of life:
+        neither of late, going by its clock and ours, nor as long as it was watched."""
+        if not self.is_remote(row) or self._is_recent(row) or self._watch(row) is not None:
+            return False
+        return not self._sightings[row.id].has_moved
+
+    def is_remote(self, row: RunRow) -> bool:
+        """Whether all that can be seen of the owner is its heartbeat: neither its lease, nor what
+        its pid means."""
+        owner = row.owner
+        if owner.host == this_host():
+            return False
+        # A container of this machine shares its locks, and not its pids.
+        return (
+            owner.boot != boot_id() or lock_files.look_at(self.lease_path(row.id)) is Lock.MISSING
+        )
+
+    def shares_kernel(self, row: RunRow) -> bool:
+        """Whether processes of the run, if there are any, are among those of this kernel."""
+        return row.owner.boot == boot_id()
+
+    def _find_unsettled(self, run: RunId) -> RunRow | None:
         try:
             row = self.get(run)
         except NoSuchRun:
-            return False
-        return row.settled_at is None and self.find_death(row) is None
-
-    def find_death(self, row: RunRow) -> Death | None:
-        """What shows that the owner of an unsettled run is gone; None while it may live."""
-        if row.owner.boot == boot_id():
-            return self._find_death_here(row)
-        if row.owner.host == os.uname().nodename:
-            return Death.BOOT_CHANGED
-        if row.heartbeat_at + LEASE_SECONDS > self._now():
             return None
-        return Death.HEART_STILL
+        return row if row.settled_at is None else None
+
+    def _is_recent(self, row: RunRow) -> bool:
+        return row.heartbeat_at + LEASE_SECONDS > self._now()
+
+    def _watch(self, row: RunRow) -> Death | None:
+        now = self._monotonic()
+        beat = (row.fence, row.heartbeat_at)
+        seen = self._sightings.get(row.id)
+        if seen is None or seen.beat != beat:
+            self._sightings[row.id] = _Sighting(beat, now, has_moved=seen is not None)
+            return None
+        return Death.HEART_STILL if now - seen.since >= LEASE_SECONDS else None
 
     def _find_death_here(self, row: RunRow) -> Death | None:
         path = self.lease_path(row.id)
@@ -408,7 +479,10 @@ class Runs:
         if found is Lock.HELD:
             return None
         owner = row.owner
-        is_process = orphans.find_process(owner.pid, owner.pid_start) is not None
+        is_process = (
+            owner.host == this_host()
+            and orphans.find_process(owner.pid, owner.pid_start) is not None
+        )
         if found is Lock.MISSING:
             return None if is_process else Death.PID_GONE
         # The file is free, unless it is another one than the owner has locked.
@@ -450,6 +524,12 @@ class Runs:
             )
         except (ValueError, TypeError) as error:
             raise self._database.damaged(f"the row of run {row[0]} cannot be read") from error
+
+
+def describe_owner(row: RunRow) -> str:
+    """Whose run it is, in words: `pid 4242`, elsewhere `pid 4242 on build-1`."""
+    owner = row.owner
+    return f"pid {owner.pid}" + ("" if owner.host == this_host() else f" on {owner.host}")
 
 
 def _owner_columns(owner: Owner) -> tuple[str | bytes | int, ...]:

@@ -37,6 +37,8 @@ STOREYS: dict[str, tuple[str, ...]] = {
             "known_outputs",
             "pins",
         ),
+        *("agreements", "attempts", "blobs", "effects", "journal", "known_outputs", "ownership"),
+        "pins",
         *("results", "runs", "salvage", "secret_seal", "stat_cache", "store"),
     ),
     # Measuring and changing the workspace, one attempt from begin to settle.

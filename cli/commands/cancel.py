@@ -16,8 +16,9 @@ from assay.engine import orphans
 from assay.engine.cancelling import end_if_dead, request_cancel
 from assay.engine.clock import SystemClock
 from assay.engine.environment import find_parent
+from assay.engine.identity import this_host
 from assay.engine.neighbours import find_ancestors
-from assay.engine.runs import RunRow
+from assay.engine.runs import LEASE_SECONDS, RunRow
 from assay.engine.states import RunId
 from assay.engine.store import Store
 
@@ -78,16 +79,21 @@ def _wait_for_end(store: Store, run: RunId, err: Stream) -> RunRow:
             if not store.runs.is_alive(run):
                 err.write(f"waiting until what run {run} has left running has ended\n")
                 continue
+            way = f", and `kill {row.owner.pid}` asks that process itself"
+            if row.owner.host != this_host():
+                way = f"; without a sign of life for {LEASE_SECONDS:g}s that process counts as gone"
             err.write(
                 f"waiting until run {run} has ended (pid {row.owner.pid} on"
                 f" {one_line(row.owner.host)}{_explain_stop(row)}); Ctrl-C ends the waiting, not"
-                f" the cancel, and `kill {row.owner.pid}` asks that process itself\n"
+                f" the cancel{way}\n"
             )
         time.sleep(_POLL_SECONDS)
 
 
 def _explain_stop(row: RunRow) -> str:
-    found = orphans.read_stat(row.owner.pid)
-    if found is None or found.start != row.owner.pid_start or found.state != "T":
+    if row.owner.host != this_host():
+        return ""
+    found = orphans.find_process(row.owner.pid, row.owner.pid_start)
+    if found is None or found.state != "T":
         return ""
     return f", stopped: `kill -CONT {row.owner.pid}` lets it go on"

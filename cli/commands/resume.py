@@ -66,13 +66,13 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
         for notice in store.notices:
             err.write(f"warning: {one_line(notice)}\n")
         clock = SystemClock()
-        resumption.refuse_living(store, run, pause)
 
         def tell(text: str) -> None:
             err.write(f"warning: {one_line(text)}\n")
             err.flush()
 
         try:
+            resumption.refuse_living(store, run, tell, pause)
             resumption.wait_for_dead(store, run, clock, tell, pause)
         except (Interrupted, DeadlinePassed) as error:
             what = "interrupted" if isinstance(error, Interrupted) else "the deadline has passed"

@@ -15,7 +15,7 @@ from assay.engine.clock import SystemClock
 from assay.engine.compensation import Compensated
 from assay.engine.effects import EffectRow
 from assay.engine.environment import CallerEnvironment
-from assay.engine.resumption import OwnerLives, wait_for_dead
+from assay.engine.resumption import OwnerLives, refuse_living, wait_for_dead
 from assay.engine.rewinding import rewind
 from assay.engine.rolling_back import describe_changes
 from assay.engine.run_request import Cancellation
@@ -62,10 +62,13 @@ def perform(call: Call) -> int:
 
     with writing_store(root, stop_waiting) as store:
         store.expect_effects()
-        if row.settled_at is None and store.runs.is_alive(row.id):
-            raise OwnerLives(row)
+
+        def tell_wait(text: str) -> None:
+            say(one_line(text))
+
         try:
-            wait_for_dead(store, row.id, clock, lambda text: say(one_line(text)), pause)
+            refuse_living(store, row.id, tell_wait, pause)
+            wait_for_dead(store, row.id, clock, tell_wait, pause)
         except Interrupted:
             say("interrupted while waiting: nothing was taken back")
             return ExitCode.OPERATOR

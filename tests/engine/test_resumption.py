@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from handmade import compiled, node
@@ -28,7 +29,7 @@ from assay.engine.resumption import (
     read_history,
 )
 from assay.engine.run_request import RunRequest
-from assay.engine.runs import LEASE_SECONDS, LostFence, NoSuchRun, RunRow
+from assay.engine.runs import LEASE_SECONDS, LostFence, NoSuchRun, RunRow, Runs
 from assay.engine.states import (
     ActionKey,
     AttemptEnd,
@@ -59,10 +60,27 @@ def no_pause(seconds: float) -> None:
     raise AssertionError("it waits")
 
 
+def tell_nothing(text: str) -> None:
+    raise AssertionError(f"it tells: {text}")
+
+
 def refusals(store: Store) -> list[JsonValue]:
     return [
         record.data for record in store.journal.read(run=RUN) if record.kind == Fact.CLAIM_REFUSED
     ]
+
+
+def claims(store: Store) -> list[tuple[str, int, int, str]]:
+    """From which host, from and to which fence, and on what evidence it was claimed; always to
+    this process."""
+    found = []
+    for record in store.journal.read(run=RUN):
+        if record.kind == Fact.RUN_CLAIMED:
+            told = cast("dict[str, Any]", record.data)
+            former, to = told["from"], told["to"]
+            assert (to["pid"], to["host"]) == (os.getpid(), os.uname().nodename)
+            found.append((former["host"], former["fence"], to["fence"], told["evidence"]))
+    return found
 
 
 # Taking a run over.
@@ -138,7 +156,7 @@ def test_a_living_owner_is_never_robbed(store: Store, tmp_path: Path) -> None:
         other = store if number % 2 else open_store(tmp_path)
         asked: Callable[[], object] = partial(resumption.claim, other, RUN)
         if number in (0, 3):
-            asked = partial(resumption.refuse_living, other, RUN, no_pause)
+            asked = partial(resumption.refuse_living, other, RUN, tell_nothing, no_pause)
         with pytest.raises(OwnerLives) as caught:
             asked()
         assert str(caught.value) == (
@@ -186,6 +204,8 @@ def test_what_a_dead_owner_left_is_dealt_with_first(store: Store, tmp_path: Path
     assert told == [f"run aaaaaaaa was interrupted: its assay (pid {owner.pid}) is gone"]
     row, lease = resumption.claim(store, RUN)
     assert (row.status, row.fence) == (RunStatus.INTERRUPTED, 3)
+    here = os.uname().nodename
+    assert claims(store) == [(here, 1, 2, "pid gone"), (here, 2, 3, "settled")]
     lease.release(remove=True)
 
 
@@ -233,6 +253,10 @@ class Elsewhere:
     def __init__(self, root: Path) -> None:
         self.now = 1000.0
         self.store = Store.open_for_run(str(root), now=lambda: self.now)
+        self.store.runs = Runs(
+            self.store.database, lambda: self.now, lambda: self.store.tmp, lambda: self.now
+        )
+        self.told: list[str] = []
         owner = dataclasses.replace(this_owner(), boot="another", host="elsewhere", pid=77)
         self.store.runs.create(a_run(RUN, owner=owner, created_at=1000.0))
         self.paused = 0.0
@@ -262,7 +286,7 @@ def test_an_owner_on_another_host_lives_while_its_heart_beats(elsewhere: Elsewhe
     elsewhere.happens = beat
     for _ in range(2):
         with pytest.raises(OwnerLives, match="pid 77 on elsewhere"):
-            resumption.refuse_living(elsewhere.store, RUN, elsewhere.pause)
+            resumption.refuse_living(elsewhere.store, RUN, elsewhere.told.append, elsewhere.pause)
         assert elsewhere.paused < LEASE_SECONDS
     with pytest.raises(OwnerLives, match="pid 77 on elsewhere"):
         resumption.claim(elsewhere.store, RUN)
@@ -273,13 +297,22 @@ def test_an_owner_on_another_host_lives_while_its_heart_beats(elsewhere: Elsewhe
 
 def test_an_owner_on_another_host_whose_heart_stands_still_is_dead(elsewhere: Elsewhere) -> None:
     """It is awaited for the time of its lease; then the run is settled and gone on with."""
-    resumption.refuse_living(elsewhere.store, RUN, elsewhere.pause)
+    resumption.refuse_living(elsewhere.store, RUN, elsewhere.told.append, elsewhere.pause)
     assert LEASE_SECONDS - 1 <= elsewhere.paused <= LEASE_SECONDS + 2
     assert refusals(elsewhere.store) == []
     told: list[str] = []
     resumption.wait_for_dead(elsewhere.store, RUN, SystemClock(), told.append, no_pause)
-    assert told == ["run aaaaaaaa was interrupted: its assay (pid 77) is gone"]
+    assert elsewhere.told == [
+        "run aaaaaaaa is one of another host (pid 77 on elsewhere): waiting up to 30s for a sign of"
+        " life"
+    ]
+    assert told == [
+        "run aaaaaaaa was interrupted: its assay (pid 77 on elsewhere) has given no sign of life"
+        " for 30s"
+    ]
+    assert claims(elsewhere.store) == [("elsewhere", 1, 2, "lease expired and heartbeat still")]
     row, lease = resumption.claim(elsewhere.store, RUN)
+    assert claims(elsewhere.store)[1:] == [("elsewhere", 2, 3, "settled")]
     assert (row.status, row.fence) == (RunStatus.INTERRUPTED, 3)
     lease.release(remove=True)
 
@@ -295,7 +328,7 @@ def test_a_run_of_another_host_that_settles_meanwhile_has_no_owner(
             elsewhere.store.runs.settle(RUN, 1, RunStatus.FAILED, {})
 
     elsewhere.happens = settle
-    resumption.refuse_living(elsewhere.store, RUN, elsewhere.pause)
+    resumption.refuse_living(elsewhere.store, RUN, elsewhere.told.append, elsewhere.pause)
     assert elsewhere.paused < at + 2
     row, lease = resumption.claim(elsewhere.store, RUN)
     assert row.fence == 2
@@ -306,7 +339,7 @@ def test_a_run_of_another_host_that_settles_meanwhile_has_no_owner(
 def test_a_run_without_an_owner_is_refused_to_nobody(store: Store, status: RunStatus) -> None:
     """Settled, or one whose owner died."""
     store.runs.create(a_run(RUN, status=status))
-    resumption.refuse_living(store, RUN, no_pause)
+    resumption.refuse_living(store, RUN, tell_nothing, no_pause)
     assert refusals(store) == []
 
 
@@ -318,7 +351,7 @@ def test_waiting_for_a_heartbeat_can_be_interrupted(elsewhere: Elsewhere) -> Non
 
     elsewhere.happens = stop
     with pytest.raises(KeyboardInterrupt):
-        resumption.refuse_living(elsewhere.store, RUN, elsewhere.pause)
+        resumption.refuse_living(elsewhere.store, RUN, elsewhere.told.append, elsewhere.pause)
     assert refusals(elsewhere.store) == []
 
 

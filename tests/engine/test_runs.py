@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_rows import a_run, digest, finish, open_store, start_python
+from store_rows import a_run, digest, finish, gone_owner, open_store, start_python
 
 from assay.engine.identity import start_of, this_owner
 from assay.engine.lock_files import HeldElsewhere, is_held
@@ -20,6 +20,7 @@ from assay.engine.runs import (
     LostFence,
     NoSuchRun,
     RunExists,
+    Runs,
 )
 from assay.engine.states import AttemptId, RunId, RunStatus
 from assay.engine.store import Store
@@ -129,15 +130,17 @@ def test_settling_ends_a_run_once(store: Store) -> None:
     assert store.runs.unsettled() == []
 
 
-def test_a_claimed_run_has_a_new_owner(store: Store) -> None:
-    """Of several that saw the same fence one gets the run, and the old owner finds out
-    at its next write."""
-    store.runs.create(a_run(RUN))
-    heir = this_owner()
-    assert store.runs.claim(RUN, 1, heir) == 2
-    assert store.runs.get(RUN).owner == heir
+def test_a_claimed_run_is_under_a_new_fence(store: Store) -> None:
+    """Of several that saw the same fence one gets the run, and the old owner, whom the row still
+    names, finds out at its next write."""
+    row = a_run(RUN)
+    store.runs.create(row)
+    assert not store.runs.has_claimed(row)
+    assert store.runs.claim(RUN, 1) == 2
+    assert store.runs.get(RUN) == dataclasses.replace(row, fence=2)
+    assert store.runs.has_claimed(store.runs.get(RUN))
     for attempt in (
-        lambda: store.runs.claim(RUN, 1, this_owner()),
+        lambda: store.runs.claim(RUN, 1),
         lambda: store.runs.heartbeat(RUN, 1),
         lambda: store.runs.check_fence(RUN, 1),
         lambda: store.runs.set_plan_digest(RUN, 1, digest(2)),
@@ -211,8 +214,10 @@ store = store_rows.open_store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    take_over = getattr(store.runs, sys.argv[2])
-    print("got", take_over("aaaaaaaa", 1, store_rows.this_owner()))
+    if sys.argv[2] == "claim":
+        print("got", store.runs.claim("aaaaaaaa", 1))
+    else:
+        print("got", store.runs.reopen("aaaaaaaa", 1, store_rows.this_owner()))
 except LostFence:
     print("lost")
 store.close()
@@ -313,20 +318,98 @@ def test_an_owner_of_an_earlier_boot_is_dead(store: Store) -> None:
     assert not store.runs.is_alive(RUN)
 
 
-def test_an_owner_on_another_host_lives_by_its_heartbeat(tmp_path: Path) -> None:
-    """There the lease expires by the clock."""
-    now = [1000.0]
-    store = Store.open_for_run(str(tmp_path), now=lambda: now[0])
-    owner = dataclasses.replace(this_owner(), boot="another", host="elsewhere")
-    store.runs.create(a_run(RUN, owner=owner, created_at=1000.0))
-    now[0] += LEASE_SECONDS - 1
-    assert store.runs.is_alive(RUN)
-    store.runs.heartbeat(RUN, 1)
-    now[0] += LEASE_SECONDS - 1
-    assert store.runs.is_alive(RUN)
-    now[0] += 2
-    assert not store.runs.is_alive(RUN)
-    store.close()
+class Watched:
+    """A run of another host, as this one sees it: its wall clock, and the one that is never set."""
+
+    def __init__(self, root: Path, *, boot: str = "another") -> None:
+        self.wall, self.monotonic = 1000.0, 5.0
+        self.store = open_store(root)
+        self.runs = Runs(
+            self.store.database, lambda: self.wall, lambda: self.store.tmp, lambda: self.monotonic
+        )
+        owner = dataclasses.replace(gone_owner(), boot=boot, host="elsewhere")
+        self.runs.create(a_run(RUN, owner=owner, created_at=1000.0))
+
+    @property
+    def death(self) -> Death | None:
+        return self.runs.find_death(self.runs.get(RUN))
+
+    def beat(self, *, clock: float = 0.0) -> None:
+        """Its heart beats, by a clock that differs by so much."""
+        self.wall += 0.001
+        at = self.wall + clock
+        self.store.database.execute("UPDATE runs SET heartbeat_at = ?", (at,))
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    watched = Watched(tmp_path)
+    yield watched
+    watched.store.close()
+
+
+@pytest.mark.parametrize("clock", [0.0, 120.0, -120.0, 1e9])
+def test_an_owner_on_another_host_lives_while_its_heart_beats(
+    watched: Watched, clock: float
+) -> None:
+    """However far its clock is from this one's, and however long this process was away."""
+    for _ in range(20):
+        watched.beat(clock=clock)
+        assert watched.death is None
+        assert watched.runs.is_alive(RUN)
+        watched.wall += LEASE_SECONDS - 1
+        watched.monotonic += LEASE_SECONDS - 1
+        assert watched.death is None
+    watched.monotonic += 1000
+    watched.beat(clock=clock)
+    assert watched.death is None
+
+
+@pytest.mark.parametrize("clock", [0.0, 120.0, -120.0, 1e9])
+def test_an_owner_on_another_host_is_gone_once_its_heart_was_seen_standing_still(
+    watched: Watched, clock: float
+) -> None:
+    """For the time of its lease, by the clock of who looks; a new owner counts for itself."""
+    watched.beat(clock=clock)
+    watched.wall += 1e6
+    assert watched.death is None
+    watched.monotonic += LEASE_SECONDS - 0.1
+    assert watched.death is None
+    watched.monotonic += 0.1
+    assert watched.death is Death.HEART_STILL
+    assert not watched.runs.is_alive(RUN)
+    watched.runs.claim(RUN, 1)
+    assert watched.death is None
+
+
+def test_an_owner_on_another_host_seems_alive_by_the_clock(watched: Watched) -> None:
+    """That is to be shown. It is in doubt as long as nothing is heard of it."""
+    assert watched.runs.seems_alive(RUN)
+    assert not watched.runs.is_doubtful(watched.runs.get(RUN))
+    watched.wall += LEASE_SECONDS
+    assert not watched.runs.seems_alive(RUN)
+    assert watched.runs.is_doubtful(watched.runs.get(RUN))
+    # Its clock is behind, and it lives.
+    watched.beat(clock=-2 * LEASE_SECONDS)
+    assert not watched.runs.is_doubtful(watched.runs.get(RUN))
+    watched.monotonic += LEASE_SECONDS
+    assert watched.death is Death.HEART_STILL
+    assert not watched.runs.is_doubtful(watched.runs.get(RUN))
+
+
+def test_a_container_of_this_machine_is_judged_by_its_lease(tmp_path: Path) -> None:
+    """Locks are those of one kernel. Its pids are not, so where the file is gone its heartbeat
+    tells, as of another machine."""
+    watched = Watched(tmp_path, boot=this_owner().boot)
+    with watched.runs.take_lease(RUN):
+        watched.monotonic += 10 * LEASE_SECONDS
+        assert watched.death is None
+    assert watched.death is Death.LEASE_FREE
+    Path(watched.runs.lease_path(RUN)).unlink()
+    assert watched.death is None
+    watched.monotonic += LEASE_SECONDS
+    assert watched.death is Death.HEART_STILL
+    watched.store.close()
 
 
 def test_a_lease_is_removed_with_its_run(store: Store) -> None:

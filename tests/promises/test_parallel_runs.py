@@ -6,12 +6,13 @@ import shlex
 import sqlite3
 import subprocess
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGCONT, SIGINT, SIGSTOP
+from subprocess import PIPE
 
 import pytest
 from counted import Counted
 from probe import Probes
-from running import Begin
+from running import HEEDING, Begin
 from workspace import ASSAY, finish
 
 
@@ -404,6 +405,67 @@ def test_an_owner_whose_lease_file_went_is_alive(
     node.exit(0)
     assert first.finish().code == 0
     assert second.finish().outcomes == {"a": "clean"}
+
+
+def move_elsewhere(counted: Counted) -> None:
+    """The run that is on becomes one of another host, whose heart goes on beating."""
+    database = sqlite3.connect(counted.root / ".assay" / "assay.db", isolation_level=None)
+    database.execute("UPDATE runs SET owner_host = 'elsewhere', owner_boot = 'another'")
+    database.close()
+
+
+def test_an_owner_on_another_host_is_not_robbed_by_a_clock_that_is_ahead(
+    counted: Counted, probes: Probes, begin: Begin, tmp_path: Path
+) -> None:
+    """C103: it is watched until its heart beats, which is told; then it is waited for as one of
+    this host."""
+    counted.plan({"a": {"run": probes.argv("a"), "writes": [{"path": "o", "optional": True}]}})
+    first = begin()
+    node = probes.arrive("a")
+    run = first.told("node-started")["attempt"].partition("-")[0]
+    move_elsewhere(counted)
+    ahead = tmp_path / "ahead"
+    ahead.mkdir()
+    (ahead / "sitecustomize.py").write_text(
+        "import time\nnow = time.time\ntime.time = lambda: now() + 120\n"
+    )
+    second = begin("--new", env={"PYTHONPATH": str(ahead)})
+    assert second.told("warned")["text"] == (
+        f"run {run} (pid {first.pid} on elsewhere) has given no sign of life of late:"
+        " it counts as gone once its heartbeat is seen standing still for 30s"
+    )
+    waiting = second.told("waiting-for-run", "a")
+    assert (waiting["for_run"], waiting["pid"]) == (run, first.pid)
+    assert node.is_alive
+    node.exit(0)
+    assert first.finish().outcomes == {"a": "built"}
+    assert second.finish().outcomes == {"a": "clean"}
+    assert "run-claimed" not in counted.assay("journal", run).out
+
+
+def test_waiting_for_a_sign_of_life_can_be_interrupted(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """Ctrl-C ends it: nothing was begun, and the run is whose it was."""
+    counted.plan({"a": {"run": probes.argv("a"), "cache": False}})
+    first = begin()
+    node = probes.arrive("a")
+    first.send(SIGSTOP)
+    move_elsewhere(counted)
+    run = first.told("node-started")["run"]
+    command = [*HEEDING, str(ASSAY), "resume", run]
+    with subprocess.Popen(command, cwd=counted.root, stderr=PIPE, text=True) as second:
+        assert second.stderr is not None
+        assert second.stderr.readline() == (
+            f"warning: run {run} is one of another host (pid {first.pid} on elsewhere): waiting up"
+            " to 30s for a sign of life\n"
+        )
+        second.send_signal(SIGINT)
+        _, said = second.communicate()
+        assert (second.returncode, said) == (4, "interrupted while waiting: nothing was begun\n")
+    first.send(SIGCONT)
+    node.exit(0)
+    assert first.finish().code == 0
 
 
 def test_a_settlement_is_committed_while_others_run(
