@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from assay.cli.render.diagnostics import Sources
+    from assay.engine.ownership import RunTaken
     from assay.plans.diagnostics import Diagnostic
 
 
@@ -120,11 +121,16 @@ def find_complaint(error: BaseException) -> Complaint | None:
     if isinstance(error, StoreError):
         return Complaint("environment", str(error), error.hint, ExitCode.HOST)
     from assay.engine.filesystem import FilesystemError
+    from assay.engine.ownership import RunTaken
     from assay.engine.runs import AmbiguousPrefix, LostFence, NoSuchRun
 
-    if isinstance(error, (FilesystemError, LostFence)):
+    if isinstance(error, FilesystemError):
         return Complaint("environment", _sentence(error), None, ExitCode.HOST)
-
+    if isinstance(error, LostFence):
+        hint = f"`assay show {error.run}` tells who has it"
+        return Complaint("environment", _sentence(error), hint, ExitCode.HOST)
+    if isinstance(error, RunTaken):
+        return _describe_loss(error)
     if isinstance(error, NoSuchRun):
         return Complaint("error", _sentence(error), "`assay runs` lists them", ExitCode.USAGE)
     if isinstance(error, AmbiguousPrefix):
@@ -191,6 +197,21 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
             return Complaint("error", message, hint, ExitCode.OPERATOR)
         case _:
             return None
+
+
+def _describe_loss(error: RunTaken) -> Complaint:
+    from assay.cli.render.text import moment, one_line
+
+    taker = error.taker
+    who = "another process"
+    if taker is not None:
+        who = f"pid {taker.pid} on {one_line(taker.host)}, {moment(taker.since)}"
+    message = (
+        f"Run {error.run} was taken over ({who}): what this process ran of it was ended, and"
+        " nothing more of it was written"
+    )
+    hint = f"`assay show {error.run}` tells how it went on"
+    return Complaint("environment", message, hint, ExitCode.HOST)
 
 
 def _sentence(error: Exception) -> str:

@@ -149,6 +149,17 @@ class RunSettled:
     """Whether it was cancelled while it waited for what a dead run had left running."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunLost:
+    """Another process has taken the run: this one has ended what it ran of it, and tells nothing
+    more. By whom, and when (seconds since the epoch); None when that is not known."""
+
+    run: RunId
+    pid: int | None
+    host: str | None
+    since: float | None
+
+
 Event = (
     RunStarted
     | NodesAppended
@@ -159,4 +170,5 @@ Event = (
     | WaitingForRun
     | CancelRequested
     | RunSettled
+    | RunLost
 )

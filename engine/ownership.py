@@ -46,6 +46,16 @@ class Holder:
     ended: str | None = None
 
 
+class RunTaken(Exception):
+    """Another process has the run now, `taker` where that is known: this one has ended what it
+    ran of it, and writes nothing more."""
+
+    def __init__(self, run: RunId, taker: Holder | None) -> None:
+        super().__init__(f"run {run} was taken over")
+        self.run = run
+        self.taker = taker
+
+
 def note_claim(
     store: Store,
     former: RunRow,

@@ -35,6 +35,7 @@ from assay.engine.environment import Refused
 from assay.engine.events import (
     CancelRequested,
     Event,
+    RunLost,
     RunSettled,
 )
 from assay.engine.expansion import Expansion
@@ -43,11 +44,13 @@ from assay.engine.journal import Fact
 from assay.engine.ledger import HEARTBEAT_SECONDS
 from assay.engine.observations import pins_as_json
 from assay.engine.opening import Opening
+from assay.engine.ownership import RunTaken, find_taker, note_loss
 from assay.engine.performing import Performing
 from assay.engine.restoring import RestoreJob, RestoreReport, Restoring
 from assay.engine.resumption import Resumption
 from assay.engine.run_request import Cancellation, RunRequest
 from assay.engine.run_state import Queued, RunState
+from assay.engine.runs import LostFence
 from assay.engine.settlement import Settlement
 from assay.engine.states import (
     AttemptEnd,
@@ -108,7 +111,7 @@ class RunLoop:
         self._has_stopped = False
 
     def run(self) -> RunSettled:
-        """Carries the run to its end. Raises StoreError when the store or LostFence when
+        """Carries the run to its end. Raises StoreError when the store or RunTaken when
         the run's ownership is lost; no process of the run is left behind either way."""
         began = self._run.clock.monotonic()
         resumption = self._run.resumption
@@ -120,14 +123,32 @@ class RunLoop:
             self._open()
             self._loop()
             return self._finish(began)
+        except LostFence:
+            self._end_processes()
+            raise self._tell_loss() from None
         finally:
-            for attempt in list(self._dispatch.running):
-                self._run.bench.processes.kill(attempt)
-            self._run.workers.stop()
-            self._run.bench.processes.close()
-            self._run.bench.spares.remove_all()
+            self._end_processes()
             if lease is not None:
                 lease.release(remove=True)
+
+    def _end_processes(self) -> None:
+        """Harmless twice."""
+        for attempt in list(self._dispatch.running):
+            self._run.bench.processes.kill(attempt)
+        self._run.workers.stop()
+        self._run.bench.processes.close()
+        self._run.bench.spares.remove_all()
+
+    def _tell_loss(self) -> RunTaken:
+        """Records that this owner has stopped, which is no part of what the run came to."""
+        store, row = self._run.store, self._run.row
+        taker = find_taker(store, row.id, row.fence)
+        note_loss(store, row)
+        if taker is None:
+            self._run.emit(RunLost(row.id, None, None, None))
+        else:
+            self._run.emit(RunLost(row.id, taker.pid, taker.host, taker.since))
+        return RunTaken(row.id, taker)
 
     def _open(self) -> None:
         # Before anything is waited for: that counts.

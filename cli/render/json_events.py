@@ -18,6 +18,7 @@ from assay.engine.events import (
     NodesAppended,
     NodeSettled,
     NodeStarted,
+    RunLost,
     RunSettled,
     RunStarted,
     WaitingForRun,
@@ -45,7 +46,7 @@ class JsonRenderer:
         self._run: RunId | None = None
 
     def tell(self, event: Event) -> None:
-        if isinstance(event, (RunStarted, RunSettled)):
+        if isinstance(event, (RunStarted, RunSettled, RunLost)):
             self._run = event.run
         name, fields = describe_event(event)
         self.write(name, fields)
@@ -142,6 +143,8 @@ def describe_event(event: Event) -> tuple[str, dict[str, JsonValue]]:
                 "outputs": {name: json.loads(text) for name, text in event.outputs.items()},
                 "agreed_with": event.agreed_with,
             }
+        case RunLost():
+            return "run-lost", {"pid": event.pid, "host": event.host, "since": event.since}
         case _:
             assert_never(event)
 

@@ -32,6 +32,7 @@ from assay.engine.events import (
     NodesAppended,
     NodeSettled,
     NodeStarted,
+    RunLost,
     RunSettled,
     RunStarted,
     WaitingForRun,
@@ -139,6 +140,8 @@ class LinesRenderer:
                 self._write(self._paint(_describe_cancel(event), "yellow") + "\n")
             case RunSettled():
                 self._tell_end(event)
+            case RunLost():
+                pass  # what the run ends with says it
             case _:
                 assert_never(event)
 

@@ -14,6 +14,7 @@ from assay.engine.events import (
     NodesAppended,
     NodeSettled,
     NodeStarted,
+    RunLost,
     RunSettled,
     RunStarted,
     WaitingForRun,
@@ -37,11 +38,12 @@ EVENTS: list[Event] = [
     WaitingForRun(NODE, RunId("99999999"), 12, 1700000000.5, "out/"),
     CancelRequested(2, immediate=False, running=1),
     RunSettled(RUN, RunStatus.COMPLETED, {"built": 1}, 2.0, {"v": '"1.2"'}, None),
+    RunLost(RUN, 12, "other", 1700000000.5),
 ]
 
 
 def test_every_line_has_its_place_in_the_run() -> None:
-    """Each line has event, run, seq and at; seq counts without gaps, the last is run-settled."""
+    """Each line has event, run, seq and at; seq counts without gaps."""
     out = io.StringIO()
     times = iter(range(100))
     renderer = JsonRenderer(out, lambda: 1000.0 + next(times))
@@ -63,6 +65,7 @@ def test_every_line_has_its_place_in_the_run() -> None:
         "waiting-for-run",
         "cancel-requested",
         "run-settled",
+        "run-lost",
     ]
     assert out.getvalue().isascii()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import sqlite3
@@ -163,7 +164,9 @@ def test_an_owner_that_lost_its_run_writes_nothing_more(
         first.send(signal.SIGCONT)
         lost = first.finish()
         assert lost.code == 5
-        assert "no longer held" in lost.err
+        assert f"Run {run} was taken over (pid {second.pid} on {os.uname().nodename}, " in lost.err
+        last = lost.events[-1]
+        assert (last["event"], last["run"], last["pid"]) == ("run-lost", run, second.pid)
         assert new.is_alive
         new.exit(0)
         done = finish(second)
