@@ -36,6 +36,7 @@ from assay.engine.states import (
     AttemptId,
     NodeState,
     Outcome,
+    RunId,
 )
 from assay.engine.undoing import Undoing, UndoJob
 from assay.plans.canonical import JsonValue
@@ -68,6 +69,7 @@ class Dispatch:
         self.awaits_host: set[int] = set()
         self._announced_waits: set[tuple[int, AttemptId]] = set()
         self._told_awaited: set[str] = set()
+        self._told_stopped: set[RunId] = set()
         self._polls = False
         self._others: list[AttemptRow] = []
         """Running attempts of other runs, as of the last look."""
@@ -424,8 +426,12 @@ class Dispatch:
                     pid=conflict.pid,
                     since=conflict.since,
                     what=conflict.what,
+                    host=conflict.host,
+                    is_stopped=conflict.is_stopped,
                 )
             )
+            if conflict.is_stopped:
+                self._told_stopped.add(conflict.run)
             self._run.ledger.commit()
 
     def _poll_later(self) -> None:
@@ -462,8 +468,22 @@ class Dispatch:
                 self._restoring.release_readers(index, is_repaired=False)
             else:
                 self._run.ready.append(index)
+        self._tell_stopped()
         if self.blocked:
             self._poll_later()
+
+    def _tell_stopped(self) -> None:
+        """Once for each run whose assay was stopped after it began to be waited for."""
+        runs = self._run.store.runs
+        for each in {conflict.run for conflict in self.blocked.values()} - self._told_stopped:
+            row = runs.get(each)
+            if runs.is_stopped(row):
+                self._told_stopped.add(each)
+                pid = row.owner.pid
+                self._run.warn(
+                    f"run {each} (pid {pid}), which is waited for, is stopped:"
+                    f" `kill -CONT {pid}` lets it go on, `assay cancel {each}` before that ends it"
+                )
 
     def _time_out(self, assignment: Assignment) -> None:
         if assignment.row.id in self.running and assignment.interrupted is None:

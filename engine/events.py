@@ -119,6 +119,10 @@ class WaitingForRun:
     """Seconds since the epoch when that run's attempt began."""
     what: str
     """The path, lock or resource both want."""
+    host: str | None = None
+    """That of the pid, where it is another one."""
+    is_stopped: bool = False
+    """Whether the assay of that run is stopped, and goes on when it is continued."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from assay.engine.attempts import AttemptRow, Claims
 from assay.engine.claims import closes_cycle, find_conflict, find_undone
 from assay.engine.compensation import UNDO_SUFFIX
+from assay.engine.identity import this_host
 from assay.engine.runs import describe_owner
 from assay.engine.states import AttemptId, RunId
 from assay.engine.store import Store
@@ -27,6 +28,10 @@ class Blocked:
     pid: int
     since: float
     what: str
+    host: str | None
+    """That of the pid, where it is another one."""
+    is_stopped: bool
+    """Whether the assay of that run is stopped."""
     is_hopeless: str | None
     """Set when waiting would wait for oneself: the sentence that says how."""
 
@@ -113,6 +118,8 @@ class Neighbours:
                 pid=run.owner.pid if is_alive or row.pid is None else row.pid,
                 since=row.began_at,
                 what=what,
+                host=None if run.owner.host == this_host() else run.owner.host,
+                is_stopped=is_alive and self._store.runs.is_stopped(run),
                 is_hopeless=self.explain_cycle(row),
             )
         return None

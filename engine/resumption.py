@@ -49,8 +49,11 @@ _MOST_RUNS: Final = 1000
 class OwnerLives(Exception):
     """The run is somebody's: it is not taken from them."""
 
-    def __init__(self, row: RunRow) -> None:
-        super().__init__(f"run {row.id} is running: pid {row.owner.pid} on {row.owner.host}")
+    def __init__(self, row: RunRow, *, is_stopped: bool = False) -> None:
+        text = f"run {row.id} is running: pid {row.owner.pid} on {row.owner.host}"
+        if is_stopped:
+            text += f", stopped: `kill -CONT {row.owner.pid}` lets it go on"
+        super().__init__(text)
         self.row = row
 
 
@@ -228,7 +231,7 @@ def refuse_living(
         has_moved = (row.fence, row.heartbeat_at) != (first.fence, first.heartbeat_at)
         if has_moved or not store.runs.is_remote(row):
             _note_refusal(store, row)
-            raise OwnerLives(row)
+            raise OwnerLives(row, is_stopped=store.runs.is_stopped(row))
         if seconds == _FIRST_PAUSE_SECONDS:
             tell(
                 f"run {run} is one of another host ({describe_owner(row)}): waiting up to"
@@ -248,7 +251,7 @@ def claim(store: Store, run: RunId, parent: AttemptId | None) -> tuple[RunRow, L
     except lock_files.HeldElsewhere:
         found = store.runs.get(run)
         _note_refusal(store, found)
-        raise OwnerLives(found) from None
+        raise OwnerLives(found, is_stopped=store.runs.is_stopped(found)) from None
     is_taken = False
     try:
         with store.transaction():

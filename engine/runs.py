@@ -450,6 +450,14 @@ class Runs:
             owner.boot != boot_id() or lock_files.look_at(self.lease_path(row.id)) is Lock.MISSING
         )
 
+    def is_stopped(self, row: RunRow) -> bool:
+        """Whether the owner is a process of this host that is stopped: it lives, and does nothing
+        until it is continued."""
+        if row.owner.host != this_host():
+            return False
+        found = orphans.find_process(row.owner.pid, row.owner.pid_start)
+        return found is not None and found.state == "T"
+
     def shares_kernel(self, row: RunRow) -> bool:
         """Whether processes of the run, if there are any, are among those of this kernel."""
         return row.owner.boot == boot_id()

@@ -12,7 +12,6 @@ from assay.cli.errors import ExitCode, HostError
 from assay.cli.history import reading_store
 from assay.cli.render.stream import Stream
 from assay.cli.render.text import one_line
-from assay.engine import orphans
 from assay.engine.cancelling import end_if_dead, request_cancel
 from assay.engine.clock import SystemClock
 from assay.engine.environment import find_parent
@@ -82,18 +81,12 @@ def _wait_for_end(store: Store, run: RunId, err: Stream) -> RunRow:
             way = f", and `kill {row.owner.pid}` asks that process itself"
             if row.owner.host != this_host():
                 way = f"; without a sign of life for {LEASE_SECONDS:g}s that process counts as gone"
+            stop = ""
+            if store.runs.is_stopped(row):
+                stop = f", stopped: `kill -CONT {row.owner.pid}` lets it go on"
             err.write(
                 f"waiting until run {run} has ended (pid {row.owner.pid} on"
-                f" {one_line(row.owner.host)}{_explain_stop(row)}); Ctrl-C ends the waiting, not"
+                f" {one_line(row.owner.host)}{stop}); Ctrl-C ends the waiting, not"
                 f" the cancel{way}\n"
             )
         time.sleep(_POLL_SECONDS)
-
-
-def _explain_stop(row: RunRow) -> str:
-    if row.owner.host != this_host():
-        return ""
-    found = orphans.find_process(row.owner.pid, row.owner.pid_start)
-    if found is None or found.state != "T":
-        return ""
-    return f", stopped: `kill -CONT {row.owner.pid}` lets it go on"

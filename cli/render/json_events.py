@@ -127,6 +127,8 @@ def describe_event(event: Event) -> tuple[str, dict[str, JsonValue]]:
                 "pid": event.pid,
                 "since": event.since,
                 "what": event.what,
+                "host": event.host,
+                "stopped": event.is_stopped,
             }
         case CancelRequested():
             return "cancel-requested", {

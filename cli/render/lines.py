@@ -132,8 +132,7 @@ class LinesRenderer:
                         "waiting",
                         "yellow",
                         event.node,
-                        f"for run {event.run} (pid {event.pid}, since {moment(event.since)}), "
-                        f"which holds {one_line(event.what)}",
+                        _describe_wait(event),
                     )
                 )
             case CancelRequested():
@@ -330,6 +329,20 @@ def _details(event: NodeSettled, reason: str) -> tuple[str, ...]:
     if event.outcome is Outcome.BUILT:
         return duration(event.duration_seconds), event.detail or reason
     return (event.detail,)
+
+
+def _describe_wait(event: WaitingForRun) -> str:
+    where = "" if event.host is None else f" on {event.host}"
+    way = ""
+    if event.is_stopped:
+        way = (
+            f", stopped: `kill -CONT {event.pid}` lets it go on, `assay cancel {event.run}` before"
+            " that ends it"
+        )
+    return (
+        f"for run {event.run} (pid {event.pid}{where}, since {moment(event.since)}{way}), "
+        f"which holds {event.what}"
+    )
 
 
 def _describe_cancel(event: CancelRequested) -> str:

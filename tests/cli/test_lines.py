@@ -245,6 +245,21 @@ def test_waiting_names_whom_for() -> None:
     assert shown.endswith("), which holds dist/app.js\n")
 
 
+def test_waiting_for_a_stopped_run_names_ways_on() -> None:
+    """C74 And where its process is, when that is not here."""
+    event = WaitingForRun(
+        NodeName("gen"), RunId("99999999"), 4711, 0.0, "o", host="build-1", is_stopped=True
+    )
+
+    shown, _ = show([event], Look(RERUN))
+
+    assert shown.startswith("waiting   gen  for run 99999999 (pid 4711 on build-1, since ")
+    assert shown.endswith(
+        ", stopped: `kill -CONT 4711` lets it go on, `assay cancel 99999999` before that ends it),"
+        " which holds o\n"
+    )
+
+
 def test_names_cannot_leave_their_line() -> None:
     """C121 A node's name with a line end or an escape sequence is shown escaped."""
     shown, _ = show([settled("a\n\x1b[31m", Outcome.BUILT)], Look(RERUN))

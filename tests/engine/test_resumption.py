@@ -132,7 +132,7 @@ OWNER = """
 import sys, store_rows
 store = store_rows.open_store(sys.argv[1])
 lease = store.runs.take_lease("aaaaaaaa")
-store.runs.create(store_rows.a_run("aaaaaaaa"))
+store.runs.create(store_rows.a_run("aaaaaaaa", owner=store_rows.this_owner()))
 print("holds", flush=True)
 sys.stdin.readline()
 """
@@ -153,14 +153,16 @@ def test_a_living_owner_is_never_robbed(store: Store, tmp_path: Path) -> None:
     for number in range(4):
         if number == 2:
             owner.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, owner.pid, os.WSTOPPED | os.WNOWAIT)
         other = store if number % 2 else open_store(tmp_path)
         asked: Callable[[], object] = partial(resumption.claim, other, RUN)
         if number in (0, 3):
             asked = partial(resumption.refuse_living, other, RUN, tell_nothing, no_pause)
         with pytest.raises(OwnerLives) as caught:
             asked()
+        stopped = f", stopped: `kill -CONT {owner.pid}` lets it go on" if number > 1 else ""
         assert str(caught.value) == (
-            f"run aaaaaaaa is running: pid {owner.pid} on {os.uname().nodename}"
+            f"run aaaaaaaa is running: pid {owner.pid} on {os.uname().nodename}{stopped}"
         )
         assert caught.value.row == before
         if other is not store:

@@ -369,17 +369,29 @@ def test_commands_that_ask_while_a_run_is_on(
 
 
 def test_stopped_run_is_alive(counted: Counted, probes: Probes, begin: Begin) -> None:
-    """A stopped assay still owns its nodes: others wait for it and end nothing."""
+    """A stopped assay still owns its nodes: others wait for it, say how it goes on, and end
+    nothing; so does one that had begun to wait before."""
     counted.plan({"a": {"run": probes.argv("a"), "writes": [{"path": "o", "optional": True}]}})
     first = begin()
     node = probes.arrive("a")
+    early = begin()
+    assert early.told("waiting-for-run", "a")["stopped"] is False
     subprocess.run(["kill", "-STOP", str(first.pid)], check=True)
     second = begin()
-    second.told("waiting-for-run", "a")
+    assert second.told("waiting-for-run", "a")["stopped"] is True
+    run = first.told("run-started")["run"]
+    assert early.told("warned")["text"] == (
+        f"run {run} (pid {first.pid}), which is waited for, is stopped: `kill -CONT {first.pid}`"
+        f" lets it go on, `assay cancel {run}` before that ends it"
+    )
+    refused = counted.assay("resume", run)
+    assert refused.code == 2
+    assert f", stopped: `kill -CONT {first.pid}` lets it go on\n" in refused.err
     assert node.is_alive
     subprocess.run(["kill", "-CONT", str(first.pid)], check=True)
     node.exit(0)
     assert first.finish().code == 0
+    assert early.finish().outcomes == {"a": "clean"}
     assert second.finish().outcomes == {"a": "clean"}
 
 
