@@ -143,7 +143,7 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
     did."""
     from assay.engine.intentions import may_be_done, may_be_not_done
     from assay.engine.opening import BoundaryUnavailable, UnsettledEffects, VanishedRuns
-    from assay.engine.resumption import IsAround, IsComplete, OwnerLives
+    from assay.engine.resumption import IsAround, OwnerLives
     from assay.engine.rewinding import CannotRewind
     from assay.engine.settling import IsClosed, NoEffect, StillRuns
 
@@ -152,7 +152,7 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
             run = error.row.id
             hint = f"`assay cancel {run}` ends it; `assay show {run}` tells what it does"
             return Complaint("error", _sentence(error), hint, ExitCode.USAGE)
-        case IsAround() | IsComplete():
+        case IsAround():
             return Complaint("error", _sentence(error), None, ExitCode.USAGE)
         case NoEffect():
             there = ", ".join(f"`{name}`" for name in error.there)

@@ -18,6 +18,7 @@ from assay.engine import resumption
 from assay.engine.clock import SystemClock
 from assay.engine.environment import find_parent
 from assay.engine.resumption import History, Resumption
+from assay.engine.resumption import History, IsComplete, Resumption
 from assay.engine.run_request import Cancellation, RunRequest
 from assay.engine.runs import RunRow
 from assay.engine.states import RunId, RunStatus
@@ -31,9 +32,14 @@ def perform(call: Call) -> int:
     with reading_store() as asked:
         row, root = asked.runs.find(values.words[0]), asked.root
     if row.status is RunStatus.COMPLETED:
-        err.write(f"run {row.id} has completed: there is nothing to go on with\n")
-        return ExitCode.DONE
+        return tell_complete(row.id, err)
     return resume(root, row.id, values, out, err)
+
+
+def tell_complete(run: RunId, err: Stream) -> int:
+    """Before it was asked for, or while it was waited for: the same answer."""
+    err.write(f"run {run} has completed: there is nothing to go on with\n")
+    return ExitCode.DONE
 
 
 def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> int:
@@ -79,6 +85,8 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
             err.write(f"{what} while waiting: nothing was begun\n")
             return ExitCode.OPERATOR
         row = store.runs.get(run)
+        if row.status is RunStatus.COMPLETED:
+            return tell_complete(run, err)
         plan = load_stored(store, row)
         created_seq, history = resumption.read_history(store, row)
         if not created_seq:
@@ -97,7 +105,10 @@ def resume(root: str, run: RunId, values: Values, out: Stream, err: Stream) -> i
             make_request(values, row, history), waited_seconds=time.monotonic() - began
         )
         tell_event = choose_stored_renderer(values, row, out, err)
-        claimed, lease = resumption.claim(store, run, find_parent(request.environ))
+        try:
+            claimed, lease = resumption.claim(store, run, find_parent(request.environ))
+        except IsComplete:
+            return tell_complete(run, err)
         resumed = Resumption(
             row=claimed,
             was=row.status,

@@ -196,8 +196,11 @@ def test_the_effect_of_an_owner_that_lost_its_run_is_awaited(
         pub.exit(0)
         assert first.finish().code == 0
         done = finish(second)
-    assert done.code == 2
-    assert "has completed" in done.err
+    records = counted.assay("journal", run, "--json").out.splitlines()
+    waited = [told["data"] for told in map(json.loads, records) if told["kind"] == "waited"]
+    assert [(each["for"], each["pids"]) for each in waited] == [(run, [pub.pid])]
+    assert done.code == 0
+    assert done.err.endswith(f"run {run} has completed: there is nothing to go on with\n")
     assert probes.arrivals == ["pub"]
 
 
