@@ -100,7 +100,8 @@ class Fact(StrEnum):
     GENERATION_APPENDED = "generation-appended"
     """generation, template, nodes, digest (of the grown plan)"""
     WAITED = "waited"
-    """for (run), attempt, what (path or lock)"""
+    """for (run), attempt, what (path or lock); where the assay of that run is gone also pids (that
+    are to end)"""
     OUTPUTS_CLEARED = "outputs-cleared"
     """attempt, trashed ([[path, to]]): what an earlier try had left unfinished"""
     LEFTOVERS_REMOVED = "leftovers-removed"

@@ -14,6 +14,7 @@ from assay.engine.claims import claims_of, find_conflict
 from assay.engine.effects import EffectRow
 from assay.engine.events import RunStarted, Warned
 from assay.engine.intentions import describe, find_vanished, performers_of
+from assay.engine.journal import Fact
 from assay.engine.neighbours import describe_holder, find_holder
 from assay.engine.performing import Performing
 from assay.engine.run_request import Cancellation
@@ -64,6 +65,8 @@ class Opening:
         self._run = run
         self._performing = performing
         self._cancellation = cancellation
+        self._noted: frozenset[AttemptId] = frozenset()
+        """Attempts of which it is on record that they are waited for."""
 
     def open(self, pause: Callable[[float], None]) -> None:
         """Up to where the run may look at the world. `pause` waits for seconds, hearing of
@@ -210,17 +213,29 @@ class Opening:
 
         def note() -> None:
             nonlocal waits
-            rows = [store.attempts.get(each.attempt) for each in found.awaited]
-            waits = frozenset(
-                row.id
-                for row in rows
-                if row is not None
-                and any(find_conflict(claims, row.claims) is not None for claims in mine)
-                and neighbours.explain_cycle(row) is None
-            )
+            blocking: set[AttemptId] = set()
+            for each in found.awaited:
+                row = store.attempts.get(each.attempt)
+                if row is None or neighbours.explain_cycle(row) is not None:
+                    continue
+                whats = (find_conflict(claims, row.claims) for claims in mine)
+                what = next((what for what in whats if what is not None), None)
+                if what is None:
+                    continue
+                blocking.add(row.id)
+                if row.id not in self._noted:
+                    data: JsonValue = {
+                        "for": row.run,
+                        "attempt": row.id,
+                        "what": what,
+                        "pids": list(each.pids),
+                    }
+                    self._run.ledger.append_now(Fact.WAITED, None, data)
+            waits = frozenset(blocking)
             neighbours.wait_for(waits)
 
         self._run.ledger.commit(note)
+        self._noted |= waits
         return waits
 
 

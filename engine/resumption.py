@@ -215,6 +215,8 @@ def wait_for_dead(
             return
         if any(each.is_around for each in awaited):
             raise IsAround(run)
+        for each in awaited:
+            _note_wait(store, run, each)
         pause(seconds)
         seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
 
@@ -268,6 +270,24 @@ def claim(store: Store, run: RunId, parent: AttemptId | None) -> tuple[RunRow, L
         if not is_taken:
             lease.release(remove=True)
     return replace(found, fence=fence, owner=owner, parent_attempt=parent), lease
+
+
+def _note_wait(store: Store, run: RunId, awaited: recovery.Awaited) -> None:
+    """Once, whoever waits for it before the run is gone on with."""
+    source = f"awaited:{run}:{awaited.attempt}"
+    if store.journal.find(source, 1) is None:
+        store.journal.append(
+            source,
+            1,
+            Fact.WAITED,
+            run=run,
+            data={
+                "for": awaited.run,
+                "attempt": awaited.attempt,
+                "what": awaited.what,
+                "pids": list(awaited.pids),
+            },
+        )
 
 
 def _note_refusal(store: Store, row: RunRow) -> None:

@@ -17,7 +17,6 @@ from assay.cli.requests import read_deadline
 from assay.engine import resumption
 from assay.engine.clock import SystemClock
 from assay.engine.environment import find_parent
-from assay.engine.resumption import History, Resumption
 from assay.engine.resumption import History, IsComplete, Resumption
 from assay.engine.run_request import Cancellation, RunRequest
 from assay.engine.runs import RunRow

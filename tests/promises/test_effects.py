@@ -102,10 +102,11 @@ def test_the_owner_of_a_process_that_lives_on_is_awaited(
     counted: Counted, probes: Probes, begin: Begin
 ) -> None:
     """C97: assay dies, its node lives on: the next run waits for its end, says for which
-    process, starts nothing, and then cannot know."""
+    process, once on record too, starts nothing, and then cannot know."""
     counted.plan({"pub": {"run": probes.argv("pub"), "tier": "irreversible"}})
     first = begin()
     pub = probes.arrive("pub")
+    dead = first.told("run-started")["run"]
     first.kill()
     second = begin()
     told = second.told("warned")["text"]
@@ -116,6 +117,10 @@ def test_the_owner_of_a_process_that_lives_on_is_awaited(
     done = second.finish()
     assert (done.code, done.outcomes) == (4, {"pub": "ambiguous"})
     assert probes.arrivals == ["pub"]
+    run = next(each["run"] for each in done.events if each["run"] is not None)
+    records = counted.assay("journal", run, "--json").out.splitlines()
+    waited = [told["data"] for told in map(json.loads, records) if told["kind"] == "waited"]
+    assert [(each["for"], each["pids"]) for each in waited] == [(dead, [pub.pid])]
 
 
 def test_waiting_for_what_a_dead_run_left_can_be_cancelled(
