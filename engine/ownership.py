@@ -108,7 +108,13 @@ def read_holders(store: Store, row: RunRow) -> list[Holder]:
                 found.append(Holder(told["pid"], told["host"], 1, record.at, None))
             case Fact.RUN_CLAIMED:
                 if found and found[-1].ended is None:
-                    _end(found, record.at, f"gone: {told['evidence']}")
+                    is_gone = found[-1].purpose is not Purpose.RECOVERY
+                    how = (
+                        f"counted as gone: {told['evidence']}"
+                        if is_gone
+                        else "left the rest to the next"
+                    )
+                    _end(found, record.at, how)
                 found.append(_read_claim(record))
             case Fact.RUN_SETTLED if found:
                 _end(found, record.at, told["status"])

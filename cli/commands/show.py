@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from assay.cli.call import Call
 from assay.cli.errors import ExitCode
 from assay.cli.history import read_kept, read_settlements, reading_store, status_of
+from assay.cli.render.owners import describe_holder, render_holders
 from assay.cli.render.runs import describe_run, render_counts
 from assay.cli.render.tables import render_table
 from assay.cli.render.text import duration, moment, one_line, paint, signal_name
 from assay.engine.attempts import AttemptRow
+from assay.engine.ownership import read_holders
 from assay.engine.runs import Cancel, RunRow
 from assay.engine.states import AttemptEnd, RunStatus
 from assay.plans.canonical import JsonValue
@@ -26,6 +28,7 @@ def perform(call: Call) -> int:
         attempts = store.attempts.of_run(row.id)
         kept = list(read_kept(store, row))
         cancel = store.runs.cancel_of(row.id)
+        holders = read_holders(store, row)
     if call.values.flag("json"):
         described: dict[str, JsonValue] = {
             **describe_run(row, status),
@@ -36,10 +39,13 @@ def perform(call: Call) -> int:
             ],
             "attempts": [_describe_attempt(each) for each in attempts],
             "kept_running": [{"node": node, "pid": pid} for node, pid in kept],
+            "owners": [describe_holder(each) for each in holders],
         }
         call.out.write(json.dumps(described, indent=2) + "\n")
         return ExitCode.DONE
     call.out.write(_render_head(row, status, cancel, call.out.colour))
+    if len(holders) > 1:
+        call.out.write("\n" + render_holders(holders, colour=call.out.colour))
     if settlements:
         table = [(each.outcome, each.node, each.detail) for each in settlements]
         call.out.write("\n" + render_table(("outcome", "node", ""), table, colour=call.out.colour))

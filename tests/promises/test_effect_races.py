@@ -174,6 +174,12 @@ def test_an_owner_that_lost_its_run_writes_nothing_more(
     assert counted.read("b") == "1\n"
     shown = json.loads(counted.assay("show", run, "--json").out)
     assert shown["status"] == "completed"
+    owners = [(each["pid"], each["purpose"], each["ended"]) for each in shown["owners"]]
+    assert owners == [
+        (first.pid, "run", "counted as gone: pid gone; it has stopped since"),
+        (second.pid, "recovery", "interrupted"),
+        (second.pid, "resume", "completed"),
+    ]
     assert [each["end"] for each in shown["attempts"]] == ["lost", "succeeded", "succeeded"]
 
 

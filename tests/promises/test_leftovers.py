@@ -3,8 +3,11 @@ a result, and gives back what was half rewritten."""
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 from pathlib import Path
+from signal import SIGINT
 
 import pytest
 from counted import Counted, warnings
@@ -44,6 +47,49 @@ def test_partial_output_is_not_taken_as_complete(
     assert not temporary.exists()
     assert "interrupted" in counted.assay("runs").out
     counted.rests()
+
+
+def test_who_had_a_run_is_told_whoever_dealt_with_it(
+    counted: Counted, probes: Probes, begin: Begin
+) -> None:
+    """C97: what a killed assay left is dealt with by two others, one after the other. Both say
+    that it was that one which is gone; `show` names it, and both of them."""
+    counted.plan(
+        {
+            "a": {"run": probes.argv("a"), "cache": False},
+            "pub": {"run": probes.argv("pub"), "tier": "irreversible"},
+        }
+    )
+    owner = begin("-j2")
+    a, pub = probes.arrive("a"), probes.arrive("pub")
+    run = owner.told("run-started")["run"]
+    owner.kill()
+    early = begin()
+    told = early.told("warned")["text"]
+    assert told == (
+        f"run {run} was interrupted: its assay (pid {owner.pid}) is gone;"
+        f" ended what it left running (pid {a.pid})"
+    )
+    assert early.told("warned")["text"].endswith(f"(`assay cancel {run}` ends it)")
+    early.send(SIGINT)
+    assert early.finish().code == 4
+    assert f"by        pid {owner.pid} on" in counted.assay("show", run).out
+    pub.exit(0)
+    pub.gone()
+    late = begin("--new", "pub")
+    told = late.told("warned")["text"]
+    assert told == f"run {run} was interrupted: its assay (pid {owner.pid}) is gone"
+    probes.arrive("pub").exit(0)
+    assert late.finish().code == 0
+    shown = json.loads(counted.assay("show", run, "--json").out)
+    assert (shown["status"], shown["pid"]) == ("interrupted", owner.pid)
+    assert [(each["pid"], each["purpose"], each["ended"]) for each in shown["owners"]] == [
+        (owner.pid, "run", "counted as gone: lease free"),
+        (early.pid, "recovery", "left the rest to the next"),
+        (late.pid, "recovery", "interrupted"),
+    ]
+    table = counted.assay("show", run).out
+    assert f"pid {early.pid} on {os.uname().nodename}  dealt with what was left  " in table
 
 
 def test_half_rewritten_input_is_put_back(counted: Counted, probes: Probes, begin: Begin) -> None:
