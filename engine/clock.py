@@ -10,6 +10,14 @@ import time
 from typing import Protocol
 
 
+def local_time(seconds: float) -> str:
+    """Seconds since the epoch as local date and time; as they are where no calendar has them."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError, TypeError):
+        return str(seconds)  # a damaged record
+
+
 class Clock(Protocol):
     def now(self) -> float:
         """Seconds since the epoch."""

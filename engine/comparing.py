@@ -13,6 +13,7 @@ from typing import cast
 
 from assay.engine import preimages
 from assay.engine.attempts import Claims
+from assay.engine.clock import local_time
 from assay.engine.decision import Gathered
 from assay.engine.effects import EffectRow
 from assay.engine.intentions import Evidence, Judgement, judge, plan_identity
@@ -69,7 +70,11 @@ def judge_with(
     def key_now(row: EffectRow) -> ActionKey:
         return key_over(store, plan, index, gathered, row)
 
-    return judge(plan.nodes[index], evidence, key_now, explain)
+    def began(row: EffectRow) -> str:
+        attempt = store.attempts.get(row.attempt)
+        return "" if attempt is None else f" at {local_time(attempt.began_at)}"
+
+    return judge(plan.nodes[index], evidence, key_now, explain, began)
 
 
 def key_over(store: Store, plan: Plan, index: int, gathered: Gathered, row: EffectRow) -> ActionKey:

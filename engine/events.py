@@ -77,6 +77,9 @@ class Question:
     """False: only a no is left, once what lies elsewhere has been taken back by hand."""
     may_be_not_done: bool = True
     """False: only a yes is left, since what was done stands."""
+    stands: bool = False
+    """It did happen, with other content than is asked for now: a yes lets that stand, with the
+    result it had; a no has it performed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,10 @@ class CancelRequested:
     signal: int | None
     immediate: bool
     running: int
+    """How many nodes run, those that are awaited included."""
     cause: str = "cancelled"
+    awaited: tuple[NodeName, ...] = ()
+    """Running nodes that this does not end: they may not be cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,9 +115,10 @@ def judge(
     evidence: Evidence,
     key_over: Callable[[EffectRow], ActionKey],
     explain: Callable[[EffectRow], str],
+    began: Callable[[EffectRow], str],
 ) -> Judgement:
     """What is to become of `node`. `key_over` gives its content key now as an earlier effect
-    would see it, `explain` what differs from then in a few words."""
+    would see it, `explain` what differs from then in a few words, `began` when that began."""
     own, other = evidence.own, evidence.other
     if evidence.unrecorded is not None and not _takes_a_repeat(node):
         return Stop(
@@ -125,11 +126,11 @@ def judge(
             " happened",
             None,
         )
-    found = None if own is None else _judge_own(node, own, evidence.retry_failed)
+    found = None if own is None else _judge_own(node, own, evidence.retry_failed, began)
     if found is not None and not isinstance(found, Perform | Stop):
         return found
     if other is not None and (own is None or other.begun_seq > own.begun_seq):
-        theirs = _judge_other(node, other, evidence, key_over, explain)
+        theirs = _judge_other(node, other, evidence, key_over, explain, began)
         # What another run has achieved since answers what this one would ask, nothing less.
         if theirs is not None and (not isinstance(found, Stop) or isinstance(theirs, Done)):
             return theirs
@@ -167,10 +168,14 @@ def may_be_done(row: EffectRow) -> bool:
 
 
 def may_be_not_done(row: EffectRow) -> bool:
-    """Whether an operator can say that the effect did not happen: what is on record as done and
-    can be taken back is taken back instead."""
-    stands = row.state is EffectState.SUCCEEDED and row.is_sound
-    return not (stands and row.tier is Tier.COMPENSABLE)
+    """Whether an operator can say that it is not done: what a compensable node wrote and still
+    stands is taken back by a rewind, not by a word."""
+    return not (row.tier is Tier.COMPENSABLE and stands(row))
+
+
+def stands(row: EffectRow) -> bool:
+    """Whether it is on record as done."""
+    return row.is_sound and row.state is EffectState.SUCCEEDED
 
 
 def performs(node: Node) -> bool:
@@ -207,16 +212,21 @@ def _is_answered(row: EffectRow) -> bool:
     return row.state is EffectState.SUCCEEDED and row.end is None
 
 
-def describe(row: EffectRow) -> str:
-    """What is known of an effect, as a clause about its node."""
+def describe(row: EffectRow, began: str = "") -> str:
+    """What is known of an effect, as a clause about its node; `began` tells when that was, as
+    ` at 2025-01-31 12:00:00`, where it is known."""
     if not row.is_sound:
         return f"its record in the store is damaged (run {row.run})"
     match row.state:
         case EffectState.SUCCEEDED:
             return f"was done in run {row.run}"
         case EffectState.UNKNOWN | EffectState.INTENDED:
-            how = row.detail or "began and never settled"
-            return f"{how} in run {row.run}, and nobody can know whether its effect happened"
+            if row.end is AttemptEnd.LOST or not row.detail:
+                how = f"was started in run {row.run}{began}, then its assay was killed"
+                # A rollback that could not be completed is told behind what recovery says itself.
+                problem = row.detail.partition("; ")[2]
+                return f"{how}: {_MAYBE}" + (f"; {problem}" if problem else "")
+            return f"{row.detail} in run {row.run}: {_MAYBE}"
         case EffectState.ROLLING_BACK:
             return f"is being rolled back since run {row.run}"
         case EffectState.COMPENSATING:
@@ -231,7 +241,9 @@ def describe(row: EffectRow) -> str:
             assert_never(row.state)
 
 
-def _judge_own(node: Node, row: EffectRow, retry_failed: bool) -> Judgement:
+def _judge_own(
+    node: Node, row: EffectRow, retry_failed: bool, began: Callable[[EffectRow], str]
+) -> Judgement:
     failed = row.end in FAILURES
     if not row.is_sound:
         return Stop(describe(row), row)
@@ -250,7 +262,7 @@ def _judge_own(node: Node, row: EffectRow, retry_failed: bool) -> Judgement:
             if _repeats_safely(node, row):
                 lost = row.end is None or row.end is AttemptEnd.LOST
                 return Perform("repeats it under its key", row.number if lost else None)
-            return Stop(describe(row), row)
+            return Stop(describe(row, began(row)), row)
         case _:
             assert_never(row.state)
 
@@ -261,6 +273,7 @@ def _judge_other(
     evidence: Evidence,
     key_over: Callable[[EffectRow], ActionKey],
     explain: Callable[[EffectRow], str],
+    began: Callable[[EffectRow], str],
 ) -> Judgement | None:
     if not row.is_sound:
         return Stop(describe(row), row)
@@ -288,12 +301,14 @@ def _judge_other(
                 return Perform("repeats it under its key")
             if _repeats_safely(node, row) and row.is_open:
                 # The other side takes a repeat under the same key for the same request.
-                text = f"{describe(row)}; its key is the same, but its content is not"
+                text = f"{describe(row, began(row))}; its key is the same, but its content is not"
                 return Stop(f"{text}: {explain(row)}", row)
-            return Stop(describe(row), row) if row.is_open else None
+            return Stop(describe(row, began(row)), row) if row.is_open else None
         case _:
             assert_never(row.state)
 
+
+_MAYBE: Final = "its effect may or may not have happened"
 
 _AGAIN: Final = "has an effect that did not stand"
 

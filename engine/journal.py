@@ -95,8 +95,9 @@ class Fact(StrEnum):
     RESULT_EVICTED = "result-evicted"
     """address, recorded_by, recorded_seq, why"""
     NODES_SETTLED = "nodes-settled"
-    """outcomes: [[node, outcome, detail, action_key, recorded_seq (of the result that served)]];
-    one record may settle many"""
+    """outcomes: [[node, outcome, detail, action_key, recorded_seq (of the result that served), asks
+    ([run, node] of the effect an operator is asked about; not there: of none)]]; one record may
+    settle many"""
     GENERATION_APPENDED = "generation-appended"
     """generation, template, nodes, digest (of the grown plan)"""
     WAITED = "waited"

@@ -30,6 +30,7 @@ from assay.engine.intentions import (
     may_be_done,
     may_be_not_done,
     performers_of,
+    stands,
 )
 from assay.engine.journal import Fact
 from assay.engine.keys import effect_key
@@ -329,6 +330,7 @@ class Performing:
             needs_value=node.result is not None,
             may_be_done=stop.row is None or may_be_done(stop.row),
             may_be_not_done=stop.row is None or may_be_not_done(stop.row),
+            stands=stop.row is not None and stands(stop.row),
         )
         self._settlement.settle(
             index, Outcome.AMBIGUOUS, detail=stop.detail, key=gathered.key, asks=question

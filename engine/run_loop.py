@@ -482,22 +482,28 @@ class RunLoop:
             Fact.CANCEL_REQUESTED,
             data={"signal": cause.signal, "immediate": immediate, "cause": cause.text},
         )
-        running = len(self._dispatch.running)
-        self._run.ledger.announce(CancelRequested(cause.signal, immediate, running, cause.text))
+        running = self._dispatch.running
+        awaited = (
+            ()
+            if immediate
+            else tuple(each.node.name for each in running.values() if not _may_stop(each))
+        )
+        self._run.ledger.announce(
+            CancelRequested(cause.signal, immediate, len(running), cause.text, awaited)
+        )
         self._run.stopping = True
         if immediate:
             self._run.killing = True
             for effect in self._undoing.find_undone():
                 self._run.bench.processes.kill(AttemptId(f"{effect}{UNDO_SUFFIX}"))
-        for assignment in list(self._dispatch.running.values()):
-            may_stop = assignment.node.cancellable and assignment.node.when is not When.ALWAYS
+        for assignment in list(running.values()):
             if immediate:
                 if assignment.interrupted is None:
                     assignment.interrupted_detail = "killed"
                     assignment.interrupted = AttemptEnd.CANCELLED
                 self._run.bench.processes.kill(assignment.row.id)
                 self._run.bench.processes.kill(AttemptId(f"{assignment.row.id}{UNDO_SUFFIX}"))
-            elif may_stop and assignment.interrupted is None:
+            elif _may_stop(assignment) and assignment.interrupted is None:
                 self._dispatch.interrupt(assignment, AttemptEnd.CANCELLED, "cancelled")
         self._settle_unstarted()
 
@@ -545,6 +551,11 @@ class RunLoop:
             clock=self._run.clock,
         )
         return None if certificate is None else (basis.question.address, certificate.pack())
+
+
+def _may_stop(assignment: Assignment) -> bool:
+    """Whether a first cancel ends it."""
+    return assignment.node.cancellable and assignment.node.when is not When.ALWAYS
 
 
 def run_plan(

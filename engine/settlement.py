@@ -67,7 +67,10 @@ class Settlement:
         node = self._run.plan.nodes[index]
         if outcome is not Outcome.BUILT or not_needed:
             self._run.certifies = False
-        self._facts.append([node.name, outcome.value, detail, key, None])
+        fact: list[JsonValue] = [node.name, outcome.value, detail, key, None]
+        if asks is not None:
+            fact.append([asks.run, asks.node or node.name])
+        self._facts.append(fact)
         self._held.append(
             NodeSettled(
                 node=node.name,

@@ -81,6 +81,11 @@ def ways_on(node: str, question: Question) -> list[str]:
     words = f"assay settle {question.run} {shell_word(question.node or node)}"
     if not question.may_be_done:
         return [f"   = once the rest is taken back by hand: {words} --not-done"]
+    if question.stands:
+        return [
+            f"   = to let that stand: {words} --done",
+            f"   = to perform it again: {words} --not-done",
+        ]
     value = " --value JSON" if question.needs_value else ""
     if not question.may_be_not_done:
         return [f"   = to let it stand: {words} --done{value}"]

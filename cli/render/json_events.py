@@ -136,6 +136,7 @@ def describe_event(event: Event) -> tuple[str, dict[str, JsonValue]]:
                 "immediate": event.immediate,
                 "running": event.running,
                 "cause": event.cause,
+                "awaited": list(event.awaited),
             }
         case RunSettled():
             return "run-settled", {

@@ -349,13 +349,20 @@ def _describe_cancel(event: CancelRequested) -> str:
     cause = (
         one_line(event.cause) if event.signal is None else f"{signal_name(event.signal)} received"
     )
-    nodes = count(event.running, "running node")
     if event.immediate:
-        return f"{cause}: killing {nodes}"
+        return f"{cause}: killing {count(event.running, 'running node')}"
     if not event.running:
         return f"{cause}: starting nothing more"
-    again = "" if event.signal is None else " (once more kills them at once)"
-    return f"{cause}: ending {nodes}{again}"
+    parts = []
+    ended = event.running - len(event.awaited)
+    if ended:
+        parts.append(f"ending {count(ended, 'running node')}")
+    if event.awaited:
+        names = ", ".join(f"`{one_line(node)}`" for node in event.awaited)
+        parts.append(f"waiting for {names}, which may not be cancelled")
+    what = "it" if not ended and len(event.awaited) == 1 else "them"
+    again = "" if event.signal is None else f" (once more kills {what} at once)"
+    return f"{cause}: {'; '.join(parts)}{again}"
 
 
 def _summarise(event: RunSettled) -> str:

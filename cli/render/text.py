@@ -97,10 +97,10 @@ def size(size_bytes: int) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A time since the epoch as local date and time."""
-    import time
+    """A time since the epoch as local date and time; as it is where no calendar has it."""
+    from assay.engine.clock import local_time
 
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    return local_time(seconds)
 
 
 def signal_name(number: int) -> str:

@@ -221,6 +221,8 @@ def test_retries_waits_warnings_and_cancelling_have_their_lines() -> None:
         CancelRequested(2, immediate=True, running=1),
         CancelRequested(15, immediate=False, running=0),
         CancelRequested(None, immediate=False, running=2),
+        CancelRequested(2, immediate=False, running=1, awaited=(NodeName("c"),)),
+        CancelRequested(None, immediate=False, running=3, awaited=(NodeName("c"), NodeName("d"))),
     ]
 
     assert show(events, Look(RERUN))[0] == (
@@ -232,6 +234,9 @@ def test_retries_waits_warnings_and_cancelling_have_their_lines() -> None:
         "SIGINT received: killing 1 running node\n"
         "SIGTERM received: starting nothing more\n"
         "cancelled: ending 2 running nodes\n"
+        "SIGINT received: waiting for `c`, which may not be cancelled (once more kills it at"
+        " once)\n"
+        "cancelled: ending 1 running node; waiting for `c`, `d`, which may not be cancelled\n"
     )
 
 

@@ -114,6 +114,8 @@ def ask(
 ) -> Judgement:
     evidence = Evidence(CREATED, mine, theirs, lost, unrecorded, retry_failed, is_under_way)
     return judge(subject, evidence, key_over, explain)
+    evidence = Evidence(CREATED, mine, theirs, lost, retry_failed, is_under_way)
+    return judge(subject, evidence, key_over, explain, lambda row: " at noon")
 
 
 def told(found: Judgement) -> str:
@@ -449,8 +451,8 @@ def test_a_stop_over_other_content_under_the_same_key_says_so() -> None:
     found = ask(KEYED, theirs=other(UNKNOWN))
     assert isinstance(found, Stop)
     assert found.detail == (
-        "began and never settled in run aaaaaaaa, and nobody can know whether its effect happened;"
-        " its key is the same, but its content is not: read changed: in"
+        "was started in run aaaaaaaa at noon, then its assay was killed: its effect may or may not"
+        " have happened; its key is the same, but its content is not: read changed: in"
     )
 
 
@@ -509,12 +511,12 @@ def test_what_has_been_put_back_cannot_be_said_to_stand(state: EffectState) -> N
         (other(SUCCEEDED), "was done in run aaaaaaaa"),
         (
             other(INTENDED),
-            "began and never settled in run aaaaaaaa, and nobody can know whether its effect"
+            "was started in run aaaaaaaa, then its assay was killed: its effect may or may not have"
             " happened",
         ),
         (
             dataclasses.replace(other(UNKNOWN), detail="was ended by SIGKILL"),
-            "was ended by SIGKILL in run aaaaaaaa, and nobody can know whether its effect happened",
+            "was ended by SIGKILL in run aaaaaaaa: its effect may or may not have happened",
         ),
         (other(ROLLING_BACK), "is being rolled back since run aaaaaaaa"),
         (other(COMPENSATING), "its `undo` has yet to end well since run aaaaaaaa"),
