@@ -145,7 +145,7 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
     from assay.engine.opening import BoundaryUnavailable, UnsettledEffects, VanishedRuns
     from assay.engine.resumption import IsAround, OwnerLives
     from assay.engine.rewinding import CannotRewind
-    from assay.engine.settling import IsClosed, NoEffect, StillRuns
+    from assay.engine.settling import IsClosed, NoEffect, NoSuchNode, StillRuns
 
     match error:
         case OwnerLives():
@@ -154,9 +154,12 @@ def _find_operator_complaint(error: BaseException) -> Complaint | None:
             return Complaint("error", _sentence(error), hint, ExitCode.USAGE)
         case IsAround():
             return Complaint("error", _sentence(error), None, ExitCode.USAGE)
+        case NoSuchNode():
+            hint = f"`assay show {error.run}` lists its nodes"
+            return Complaint("error", _sentence(error), hint, ExitCode.USAGE)
         case NoEffect():
             there = ", ".join(f"`{name}`" for name in error.there)
-            hint = f"It has effects of {there}" if there else "None of its nodes has begun one"
+            hint = f"It has effects of {there}" if there else "None of its nodes has begun any"
             return Complaint("error", _sentence(error), hint, ExitCode.USAGE)
         case StillRuns() | IsClosed():
             return Complaint("error", _sentence(error), None, ExitCode.USAGE)

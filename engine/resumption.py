@@ -187,6 +187,16 @@ def find_unfinished(store: Store, plan: Plan, request: RunRequest) -> RunId | No
     return None
 
 
+def may_be_gone_on_with(store: Store, row: RunRow) -> bool:
+    """Whether `claim` would take the run, once what dead ones left has been dealt with, and its
+    plan is there to go on with."""
+    return (
+        row.status is not RunStatus.COMPLETED
+        and not store.runs.is_alive(row.id)
+        and store.runs.load_plan(row.plan_digest) is not None
+    )
+
+
 def wait_for_dead(
     store: Store,
     run: RunId,

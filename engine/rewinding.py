@@ -7,7 +7,7 @@ completed by the next one, or by the run that goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -33,7 +33,10 @@ from assay.engine.resumption import OwnerLives, read_history
 from assay.engine.rolling_back import describe_fact
 from assay.engine.run_request import Cancellation
 from assay.engine.runs import RunRow
+from assay.engine.settling import read_nodes
 from assay.engine.states import (
+    NOTHING_LEFT,
+    TAKEN_BACK,
     ActionKey,
     AttemptEnd,
     AttemptId,
@@ -159,26 +162,34 @@ def _find_settlement(store: Store, run: RunRow, to: NodeName) -> int:
     was gone on with makes it no later. Raises CannotRewind."""
     position: int | None = None
     outcome = ""
+    for seq, each in _read_outcomes(store, run):
+        if each[0] == to:
+            outcome = each[1]
+            if outcome == Outcome.BUILT or (outcome == Outcome.CLEAN and position is None):
+                position = seq
+    if position is not None and outcome in (Outcome.BUILT, Outcome.CLEAN):
+        return position
+    if outcome:
+        raise CannotRewind(f"`{to}` did not settle well in run {run.id}: {outcome}")
+    nodes = read_nodes(store, run)
+    if nodes and to not in nodes:
+        raise CannotRewind(f"run {run.id} has no node `{to}`")
+    raise CannotRewind(f"`{to}` has not settled in run {run.id}")
+
+
+def _read_outcomes(store: Store, run: RunRow) -> Iterator[tuple[int, list[str]]]:
+    """How its nodes settled, as (position, [node, outcome, detail, ...]), in that order."""
     for record in store.journal.read(run=run.id):
-        if record.kind != Fact.NODES_SETTLED:
-            continue
-        for each in cast("dict[str, list[list[str]]]", record.data)["outcomes"]:
-            if each[0] == to:
-                outcome = each[1]
-                if outcome == Outcome.BUILT or (outcome == Outcome.CLEAN and position is None):
-                    position = record.seq
-    if position is None or outcome not in (Outcome.BUILT, Outcome.CLEAN):
-        raise CannotRewind(f"`{to}` did not settle well in run {run.id}")
-    return position
+        if record.kind == Fact.NODES_SETTLED:
+            for each in cast("dict[str, list[list[str]]]", record.data)["outcomes"]:
+                yield record.seq, each
 
 
 def _find_taken_over(store: Store, run: RunRow) -> Iterator[tuple[str, str]]:
     """Nodes that settled by what other runs had done."""
     found: dict[str, str] = {}
-    for record in store.journal.read(run=run.id):
-        if record.kind == Fact.NODES_SETTLED:
-            for each in cast("dict[str, list[list[str]]]", record.data)["outcomes"]:
-                found[each[0]] = each[2]
+    for _, each in _read_outcomes(store, run):
+        found[each[0]] = each[2]
     for name, detail in found.items():
         if detail.startswith(("done earlier in run ", "done meanwhile by run ")):
             yield name, detail
@@ -251,7 +262,7 @@ class _Rewind:
         finally:
             self._workers.stop()
             self._processes.close()
-        self._end(attempt, standing)
+        self._end(attempt, done, standing)
         return Rewound(tuple(done), tuple(left), problem, standing=tuple(standing))
 
     def _take_back(self, row: EffectRow) -> Compensated:
@@ -350,8 +361,14 @@ class _Rewind:
         if done.state is EffectState.ROLLED_BACK:
             preimages.drop(preimages.path_of(self._store.preimages, row.attempt))
 
-    def _end(self, attempt: AttemptId, standing: list[EffectRow]) -> None:
+    def _end(
+        self,
+        attempt: AttemptId,
+        done: list[tuple[EffectRow, Compensated]],
+        standing: list[EffectRow],
+    ) -> None:
         store = self._store
+        counts = self._count([row.node for row, each in done if each.state in NOTHING_LEFT])
         with store.transaction():
             for row in standing:
                 store.effects.put(replace(row, is_open=True))
@@ -359,8 +376,20 @@ class _Rewind:
                 attempt, AttemptEnd.SUCCEEDED, None, None, "rewound", self._clock.now()
             )
             status = RunStatus.SUSPENDED
-            store.runs.settle(self._run.id, self._fence, status, self._run.counts)
-            self._append(Fact.RUN_SETTLED, None, {"status": status.value})
+            store.runs.settle(self._run.id, self._fence, status, counts)
+            fact: JsonValue = {"status": status.value, "counts": dict(counts)}
+            self._append(Fact.RUN_SETTLED, None, fact)
+
+    def _count(self, nodes: list[NodeName]) -> Mapping[str, int]:
+        """How many nodes of the run came to what, now that what these did is taken back."""
+        outcomes = {each[0]: each[1] for _, each in _read_outcomes(self._store, self._run)}
+        counts = dict(self._run.counts)
+        for node in nodes:
+            outcome = outcomes.get(node, "")
+            if counts.get(outcome):
+                counts[outcome] -= 1
+                counts[TAKEN_BACK] = counts.get(TAKEN_BACK, 0) + 1
+        return {outcome: number for outcome, number in counts.items() if number}
 
     def _append(self, kind: Fact, node: NodeName | None, data: JsonValue) -> int:
         self._number += 1

@@ -6,8 +6,9 @@ Does not know who is asked, nor how that is shown.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from assay.engine import preimages
 from assay.engine.blobs import Blobs, Moved, StorageFull
@@ -24,7 +25,27 @@ from assay.engine.preimages import DamagedPreimage
 from assay.engine.runs import RunRow
 from assay.engine.states import NOTHING_LEFT, EffectState, RunId, RunStatus, State
 from assay.engine.store import Store
-from assay.plans.model import Node, NodeName, RelPath
+from assay.plans.model import Digest, Node, NodeName, RelPath
+from assay.plans.stored import DamagedPlan, plan_from_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an operator said of an effect, when, and who that was, in words."""
+
+    at: float
+    by: str
+    done: bool
+    value: str | None = None
+    """The node's result as canonical JSON."""
+
+
+class NoSuchNode(Exception):
+    """The plan of the run has no such node."""
+
+    def __init__(self, run: RunId, node: str) -> None:
+        super().__init__(f"run {run} has no node `{node}`")
+        self.run = run
 
 
 class NoEffect(Exception):
@@ -56,7 +77,7 @@ class IsClosed(Exception):
 
 def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
     """The newest effect of the node in the run or, where that has none, the one that it asks
-    about. Raises NoEffect, StillRuns and IsClosed."""
+    about. Raises NoSuchNode, NoEffect, StillRuns and IsClosed."""
     rows = store.effects.of_run(run.id)
     mine = [row for row in rows if row.node == name]
     if not mine:
@@ -64,6 +85,9 @@ def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
         identity = identity_of(run.plan_file, run.plan_name)
         mine = [row for row in store.effects.open_of(identity) if row.node == name]
     if not mine:
+        nodes = read_nodes(store, run)
+        if nodes and name not in nodes:
+            raise NoSuchNode(run.id, name)
         raise NoEffect(run.id, name, tuple(dict.fromkeys(row.node for row in rows)))
     found = find_speaker(mine[::-1])
     assert found is not None
@@ -76,6 +100,43 @@ def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
     if not found.is_open and (stands or not is_asked):
         raise IsClosed(found)
     return found
+
+
+def read_nodes(store: Store, run: RunRow) -> Mapping[NodeName, Node]:
+    """The nodes of the run's plan as it was kept, by name; none where that cannot be read."""
+    stored = store.runs.load_plan(run.plan_digest)
+    if stored is None:
+        return {}
+    try:
+        plan = plan_from_bytes(stored, Digest(run.plan_digest))
+    except DamagedPlan:
+        return {}
+    return {node.name: node for node in plan.nodes}
+
+
+def read_said(store: Store, row: EffectRow) -> tuple[Said, ...]:
+    """All that operators have said of the effect, in that order."""
+    return tuple(said for _, said in _read_said(store, row))
+
+
+def _read_said(store: Store, row: EffectRow, after: int = 0) -> Iterator[tuple[int, Said]]:
+    """With the position of each record."""
+    for record in store.journal.read(run=row.run, node=row.node, after=after):
+        told = record.data
+        if record.kind != Fact.EFFECT_SETTLED or not isinstance(told, dict):
+            continue
+        by, done, value = told.get("by"), told.get("done"), told.get("value")
+        if told.get("attempt") == row.attempt and isinstance(done, bool):
+            value = value if isinstance(value, str) else None
+            yield record.seq, Said(record.at, str(by), done, value)
+
+
+def _find_standing(store: Store, row: EffectRow) -> Said | None:
+    """What an operator said, where the effect is as it is for that."""
+    if row.settled_seq is None:
+        return None
+    found = next(_read_said(store, row, row.settled_seq - 1), None)
+    return found[1] if found is not None and found[0] == row.settled_seq else None
 
 
 def _refuse_moving(store: Store, row: EffectRow) -> None:
@@ -111,10 +172,13 @@ def settle_effect(
     value: str | None,
     by: str,
     clock: Clock,
-) -> None:
+) -> tuple[Said | None, bool]:
     """Records that the effect is done, with `value` (canonical JSON) as the node's result, or
     that it is not. `node` is as its run had it, None when that is not kept: what it has written
-    is then not known. Raises StillRuns."""
+    is then not known. Raises StillRuns.
+
+    Returns what an operator had said before, where that stood until now, and whether anything is
+    said anew: to say the same again is no record."""
     outputs: tuple[tuple[RelPath, State], ...] = ()
     if done and row.state is EffectState.SUCCEEDED and row.is_sound:
         # What it left is on record; what stands there by now may be somebody's edit.
@@ -124,6 +188,11 @@ def settle_effect(
     with store.transaction():
         # Somebody may have begun to take it back since it was found.
         _refuse_moving(store, row)
+        earlier = _find_standing(store, store.effects.get(row.attempt) or row)
+        # What was said of one content says nothing of another that is asked about since.
+        is_answered = not done or row.accepted == row.asked
+        if earlier is not None and is_answered and (earlier.done, earlier.value) == (done, value):
+            return earlier, False
         position = store.journal.append(
             f"operator:{os.urandom(8).hex()}",
             1,
@@ -142,7 +211,7 @@ def settle_effect(
                 state=EffectState.SUCCEEDED if done else EffectState.NOTHING,
                 tier=row.tier if node is None else node.tier,
                 end=None,
-                accepts_any=done and not row.is_sound,
+                accepts_any=done and (row.accepts_any or not row.is_sound),
                 accepted=row.asked if done else None,
                 outputs=outputs,
                 value=value if done else None,
@@ -151,6 +220,7 @@ def settle_effect(
                 is_sound=True,
             )
         )
+    return earlier, True
 
 
 def _measure(store: Store, node: Node, clock: Clock) -> tuple[tuple[RelPath, State], ...]:

@@ -56,6 +56,10 @@ class Outcome(StrEnum):
     AMBIGUOUS = "ambiguous"
 
 
+TAKEN_BACK: Final = "taken-back"
+"""Stands for nodes in the counts of a run that was rewound behind them."""
+
+
 class NodeState(StrEnum):
     """Progress of a node within a run, apart from how it ended (`Outcome`)."""
 

@@ -10,17 +10,21 @@ from assay.cli.caller import describe_me
 from assay.cli.errors import ExitCode, UsageError
 from assay.cli.history import reading_store, writing_store
 from assay.cli.options import Values
-from assay.cli.render.text import one_line
+from assay.cli.render.text import moment, one_line
 from assay.engine.cancelling import recover_all
 from assay.engine.clock import SystemClock
 from assay.engine.effects import EffectRow
-from assay.engine.intentions import may_be_done, may_be_not_done
-from assay.engine.runs import RunRow
-from assay.engine.settling import find_effect, is_half_taken_back, settle_effect
-from assay.engine.store import Store
+from assay.engine.intentions import may_be_done, may_be_not_done, stands
+from assay.engine.resumption import may_be_gone_on_with
+from assay.engine.settling import (
+    Said,
+    find_effect,
+    is_half_taken_back,
+    read_nodes,
+    settle_effect,
+)
 from assay.plans.canonical import canonical_json
-from assay.plans.model import Digest, EntryKind, Node, RelPath, ResultKind
-from assay.plans.stored import DamagedPlan, plan_from_bytes
+from assay.plans.model import EntryKind, Node, RelPath, ResultKind
 
 
 def perform(call: Call) -> int:
@@ -35,39 +39,52 @@ def perform(call: Call) -> int:
         raise UsageError("Say either `--done` or `--not-done`")
     name = values.words[1]
     with reading_store() as asked:
-        run, root = asked.runs.find(values.words[0]), asked.root
+        given, root = asked.runs.find(values.words[0]), asked.root
     clock = SystemClock()
     with writing_store(root) as store:
         # Whichever run died: what it was taking back may be the work of this one.
         for text in recover_all(store, clock).told:
             call.err.write(f"{one_line(text)}\n")
-        effect = find_effect(store, run, name)
+        effect = find_effect(store, store.runs.get(given.id), name)
         run = store.runs.get(effect.run)
-        node = _find_node(store, run, name)
+        node = read_nodes(store, run).get(effect.node)
         _check_sense(effect, name, done=done)
         if is_half_taken_back(store, effect, clock):
             call.err.write(
                 f"warning: `{one_line(name)}` was being rolled back: its files are not all as they"
                 " were before it, and stay so\n"
             )
-        settle_effect(
-            store,
-            effect,
-            node,
-            done=done,
-            value=_read_value(values, node, name, done=done),
-            by=describe_me(),
-            clock=clock,
+        value = _read_value(values, effect, node, done=done)
+        earlier, is_new = settle_effect(
+            store, effect, node, done=done, value=value, by=describe_me(), clock=clock
         )
+        runs = (store.runs.get(given.id), store.runs.get(run.id))
+        to_resume = next((each.id for each in runs if may_be_gone_on_with(store, each)), None)
     for path in _find_missing(root, node) if done and node is not None else ():
         text = f"`{path}`, which it declares to write, is not there: who reads that will fail"
         call.err.write(f"warning: Node `{one_line(name)}`: {one_line(text)}\n")
-    what = "counts as done" if done else "counts as not done: it will be performed"
+    what = _describe(earlier, done=done, value=value, is_new=is_new)
+    resume = "" if to_resume is None else f"`assay resume {to_resume}` goes on with that run, "
     call.err.write(
-        f"`{one_line(name)}` of run {run.id} {what}\n"
-        f"`assay resume {run.id}` goes on with that run, `assay run` begins a new one\n"
+        f"`{one_line(name)}` of run {run.id} {what}\n{resume}`assay run` begins a new one\n"
     )
     return ExitCode.DONE
+
+
+def _describe(earlier: Said | None, *, done: bool, value: str | None, is_new: bool) -> str:
+    """What counts from now on, and what was said before that."""
+    counts = "counts as done" if done else "counts as not done: it will be performed"
+    if earlier is None:
+        return counts
+    as_what = "done" if earlier.done else "not done"
+    before = f"was settled as {as_what} at {moment(earlier.at)} by {one_line(earlier.by)}"
+    if not is_new:
+        return f"{before}: that stands, and nothing is recorded anew"
+    if earlier.done and done and value is not None and value != earlier.value:
+        return f"{before}; its result is {one_line(value)} from now on"
+    if earlier.done and done:
+        return f"{before}; now it counts as done for the content that is asked about, too"
+    return f"{before}; now it {counts}"
 
 
 def _find_missing(root: str, node: Node) -> list[RelPath]:
@@ -94,21 +111,13 @@ def _check_sense(effect: EffectRow, name: str, *, done: bool) -> None:
         )
 
 
-def _find_node(store: Store, run: RunRow, name: str) -> Node | None:
-    stored = store.runs.load_plan(run.plan_digest)
-    if stored is None:
-        return None
-    try:
-        plan = plan_from_bytes(stored, Digest(run.plan_digest))
-    except DamagedPlan:
-        return None
-    return next((node for node in plan.nodes if node.name == name), None)
-
-
-def _read_value(values: Values, node: Node | None, name: str, *, done: bool) -> str | None:
-    """The node's result as canonical JSON."""
-    text = values.text("value")
+def _read_value(values: Values, effect: EffectRow, node: Node | None, *, done: bool) -> str | None:
+    """The node's result as canonical JSON: what is on record where it is done, unless told
+    otherwise."""
+    text, name = values.text("value"), effect.node
     declares = node is not None and node.result is not None
+    if not text and done and stands(effect):
+        return effect.value
     if not text:
         if done and declares:
             raise UsageError(
