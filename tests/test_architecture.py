@@ -55,7 +55,7 @@ STOREYS: dict[str, tuple[str, ...]] = {
         *("neighbours", "opening", "performing", "prediction", "recovery", "restoring"),
         "resumption",
         *("rewinding", "run_loop", "run_request", "run_state", "settlement", "settling"),
-        *("trial", "undo_order", "undoing"),
+        *("standing", "trial", "undo_order", "undoing"),
     ),
 }
 """The storeys of `engine`, lowest first: a module imports from its own storey and lower ones."""

@@ -7,8 +7,9 @@ import json
 from assay.cli.call import Call
 from assay.cli.errors import ExitCode
 from assay.cli.history import read_settlements, reading_store
+from assay.cli.render.journal import render_record
 from assay.cli.render.stream import Stream
-from assay.cli.render.text import moment, one_line, paint
+from assay.cli.render.text import one_line
 from assay.engine.journal import Fact, Record
 from assay.engine.store import Store
 from assay.plans.canonical import JsonValue
@@ -23,10 +24,12 @@ def perform(call: Call) -> int:
             found = True
             if call.out.failure is not None:
                 break
-            call.out.write(
-                _as_json(record) if call.values.flag("json") else _as_line(record, call.out.colour)
-            )
-            if record.kind == Fact.AGREED and run is not None and not call.values.flag("json"):
+            if call.values.flag("json"):
+                call.out.write(_as_json(record))
+                continue
+            for line in render_record(record, with_run=run is None, colour=call.out.colour):
+                call.out.write(line)
+            if record.kind == Fact.AGREED and run is not None:
                 _expand(store, record, call.out)
         if node is not None and not found:
             of_run = "" if run is None else f" in run {run}"
@@ -42,15 +45,6 @@ def _expand(store: Store, record: Record, out: Stream) -> None:
     assert record.run is not None
     for each in read_settlements(store, store.runs.get(record.run)):
         out.write(f"        {each.outcome:<9} {one_line(each.node)}  {one_line(each.detail)}\n")
-
-
-def _as_line(record: Record, colour: bool) -> str:
-    node = f"  {one_line(record.node)}" if record.node is not None else ""
-    data = "" if record.data is None else f"  {json.dumps(record.data, ensure_ascii=False)}"
-    kind = paint(f"{record.kind:<18}", "bold", colour)
-    return (
-        f"{record.seq:>7} {moment(record.at)} {record.run or '-':<8} {kind}{node}{one_line(data)}"
-    ).rstrip() + "\n"
 
 
 def _as_json(record: Record) -> str:

@@ -127,7 +127,7 @@ def test_what_a_dead_run_left_has_its_grace(counted: Counted, probes: Probes, be
             asker.kill()
     assert node.heard() == SIGTERM
     assert node.heard_nothing()
-    assert counted.assay("journal", "last").out.count("survivors-asked") == 1
+    assert counted.assay("journal", "last").out.count("was asked to end: cancelled") == 1
     with counted.start("cancel", "last") as asker:
         node.exit(0)
         assert asker.wait() == 0
