@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Final
 
 from assay.cli.errors import HostError, UsageError
 from assay.cli.location import current_folder, find_root
-from assay.engine.journal import Fact
+from assay.engine.journal import Fact, Record
 from assay.engine.runs import RunRow
+from assay.engine.standing import read_settled
 from assay.engine.states import Outcome, RunId, RunStatus
 from assay.engine.store import Store
 from assay.plans.canonical import JsonValue
@@ -29,6 +30,32 @@ class Settlement:
     node: str
     outcome: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the journal tells of one run. `kept` has node and pid of each process that a node with
+    `background = "keep"` left running; whether they still run is not known."""
+
+    settlements: tuple[Settlement, ...]
+    kept: tuple[tuple[str, int], ...] = ()
+    turns: tuple[Record, ...] = ()
+    """The records of who had the run, and what people did with it (TURNS)."""
+
+
+TURNS: Final = frozenset(
+    {
+        Fact.RUN_CREATED,
+        Fact.RUN_RESUMED,
+        Fact.RUN_SETTLED,
+        Fact.CLAIM_REFUSED,
+        Fact.SURVIVORS_ASKED,
+        Fact.CANCEL_REQUESTED,
+        Fact.EFFECT_SETTLED,
+        Fact.REWOUND,
+    }
+)
+"""Facts about a run as a whole: whose it was, and what people did with it."""
 
 
 @contextmanager
@@ -70,34 +97,44 @@ def status_of(store: Store, row: RunRow) -> RunStatus:
     return row.status
 
 
-def read_settlements(store: Store, row: RunRow) -> Iterator[Settlement]:
+def read_settlements(store: Store, row: RunRow) -> tuple[Settlement, ...]:
     """How the run's nodes settled, in that order. A run that agreed with an earlier one
     settled every node of that one `clean`."""
+    return read_story(store, row).settlements
+
+
+def read_story(store: Store, row: RunRow) -> Story:
+    """What the journal tells of a run as a whole."""
     told_by = follow_agreement(store, row)
-    agreed = told_by.id != row.id
     # In a run that was gone on with a node settles more than once: the last time counts.
     found: dict[str, Settlement] = {}
+    kept: list[tuple[str, int]] = []
+    turns: list[Record] = []
     for record in store.journal.read(run=told_by.id):
-        if record.kind != Fact.NODES_SETTLED:
-            continue
-        for node, outcome, detail in _outcomes(record.data):
-            found.pop(node, None)
-            found[node] = Settlement(node, outcome, detail)
-    for each in found.values():
-        if agreed and each.outcome in (Outcome.BUILT, Outcome.CLEAN):
-            yield Settlement(each.node, Outcome.CLEAN, f"as in run {told_by.id}")
-        else:
-            yield each
+        if record.kind == Fact.NODES_SETTLED:
+            for each in read_settled(record.data):
+                found.pop(each.node, None)
+                found[each.node] = Settlement(each.node, each.outcome, each.detail)
+        elif record.kind == Fact.ATTEMPT_SETTLED and record.node is not None:
+            kept += [(record.node, pid) for pid in _read_kept(record.data)]
+        elif record.kind in TURNS:
+            turns.append(record)
+    if told_by.id == row.id:
+        return Story(tuple(found.values()), tuple(kept), tuple(turns))
+    settlements = (
+        Settlement(each.node, Outcome.CLEAN, f"as in run {told_by.id}")
+        if each.outcome in (Outcome.BUILT, Outcome.CLEAN)
+        else each
+        for each in found.values()
+    )
+    return Story(tuple(settlements))
 
 
-def read_kept(store: Store, row: RunRow) -> Iterator[tuple[str, int]]:
-    """Node and pid of each process that a node with `background = "keep"` left running when
-    it ended; whether they still run is not known."""
-    for record in store.journal.read(run=row.id):
-        if record.kind == Fact.ATTEMPT_SETTLED and record.node is not None:
-            told = cast("dict[str, list[int]]", record.data)
-            for pid in told.get("kept_running", ()):
-                yield record.node, pid
+def _read_kept(data: JsonValue) -> Iterator[int]:
+    pids = data.get("kept_running") if isinstance(data, dict) else None
+    for pid in pids if isinstance(pids, list) else ():
+        if isinstance(pid, int):
+            yield pid
 
 
 def follow_agreement(store: Store, row: RunRow) -> RunRow:
@@ -107,9 +144,3 @@ def follow_agreement(store: Store, row: RunRow) -> RunRow:
         seen.add(row.id)
         row = store.runs.get(row.agreed_with)
     return row
-
-
-def _outcomes(data: JsonValue) -> Iterator[tuple[str, str, str]]:
-    told = cast("dict[str, list[list[str]]]", data)
-    for node, outcome, *rest in told["outcomes"]:
-        yield node, outcome, rest[0] if rest else ""

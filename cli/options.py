@@ -185,7 +185,13 @@ COMMANDS: tuple[Command, ...] = (
             COLOR,
         ),
     ),
-    Command("show", "Show a run and how its nodes settled.", "show", RUN_WORD, (JSON, COLOR)),
+    Command(
+        "show",
+        "Show a run: whose it was, how its nodes settled, how its effects stand.",
+        "show",
+        RUN_WORD,
+        (JSON, COLOR),
+    ),
     Command(
         "resume",
         "Go on with a run that did not complete, with what it saw when it began.",
@@ -247,7 +253,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "journal",
-        "Print the journal.",
+        "Print the journal: what happened, a sentence for each fact.",
         "journal",
         RUN_WORD,
         (Option("node", ("--node",), "Only records of this node.", "NODE"), JSON, COLOR),

@@ -29,6 +29,7 @@ from assay.engine.observations import Observations
 from assay.engine.results import Results
 from assay.engine.run_request import RunRequest
 from assay.engine.secret_seal import SecretSeal
+from assay.engine.standing import Standing, find_standing
 from assay.engine.stat_cache import StatCache
 from assay.engine.states import Outcome, RunId
 from assay.engine.store import Store
@@ -68,6 +69,8 @@ class Prediction:
     changes: tuple[Change, ...] = ()
     since: RunId | None = None
     recorded_at: float | None = None
+    standing: Standing | None = None
+    """How the effect stands that a run would stop over."""
 
 
 _AFTER_EVERYTHING = 1 << 62
@@ -263,6 +266,10 @@ class _Predictor:
             if self._store.runs.seems_alive(other.run):
                 text = f"waits for run {other.run}, which performs it now"
                 return Prediction(node.name, Forecast.UNKNOWN, text, since=other.run)
+            standing = find_standing(self._store, other)
+            if standing.is_living:
+                text = f"waits for what run {other.run} left running{_describe_pids(standing)}"
+                return Prediction(node.name, Forecast.UNKNOWN, text, since=other.run)
             # A run would deal with its attempt first.
             evidence = replace(evidence, is_under_way=False)
             if other.tier is Tier.COMPENSABLE:
@@ -278,7 +285,10 @@ class _Predictor:
                 return Prediction(node.name, Forecast.CLEAN, found.how, since=row.run)
             case Stop():
                 since = None if found.row is None else found.row.run
-                return Prediction(node.name, Forecast.AMBIGUOUS, found.detail, since=since)
+                asked = None if found.row is None else find_standing(self._store, found.row)
+                return Prediction(
+                    node.name, Forecast.AMBIGUOUS, found.detail, since=since, standing=asked
+                )
             case RollBack():
                 text = f"rolls back what run {found.row.run} did, then has an effect"
                 return Prediction(node.name, Forecast.RUN, text, since=found.row.run)
@@ -306,3 +316,7 @@ class _Predictor:
             since=last.run if last else None,
             recorded_at=last.recorded_at if last else None,
         )
+
+
+def _describe_pids(standing: Standing) -> str:
+    return f" (pid {', '.join(map(str, standing.living))})" if standing.living else ""

@@ -28,7 +28,7 @@ def perform(call: Call) -> int:
             moment(row.created_at),
             "" if row.settled_at is None else duration(row.settled_at - row.created_at),
             row.plan_name,
-            render_counts(row),
+            render_counts(row, status),
         )
         for row, status in rows
     ]

@@ -1,122 +1,147 @@
-"""`assay show`: one run, how its nodes settled, and the attempts it took."""
+"""`assay show`: one run, whose it was, how its nodes settled, the attempts it took, how its effects
+stand, and what is asked of an operator."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from assay.cli.call import Call
 from assay.cli.errors import ExitCode
-from assay.cli.history import read_kept, read_settlements, reading_store, status_of
-from assay.cli.render.owners import describe_holder, render_holders
-from assay.cli.render.runs import describe_run, render_counts
+from assay.cli.history import Story, read_story, reading_store, status_of
+from assay.cli.location import current_folder
+from assay.cli.render.runs import (
+    describe_attempt,
+    describe_run,
+    render_attempts,
+    render_head,
+    render_settlements,
+    render_turns,
+)
+from assay.cli.render.standings import (
+    as_json,
+    describe_standing,
+    question_as_json,
+    render_question,
+    render_ways,
+)
 from assay.cli.render.tables import render_table
-from assay.cli.render.text import duration, moment, one_line, paint, signal_name
 from assay.engine.attempts import AttemptRow
-from assay.engine.ownership import read_holders
-from assay.engine.runs import Cancel, RunRow
-from assay.engine.states import AttemptEnd, RunStatus
+from assay.engine.resumption import may_be_gone_on_with
+from assay.engine.runs import RunRow
+from assay.engine.standing import Standing, find_living, find_standings
+from assay.engine.states import AttemptId, EffectState, Outcome, RunStatus
+from assay.engine.store import Store
 from assay.plans.canonical import JsonValue
+
+_HALTED = (RunStatus.INTERRUPTED, RunStatus.SUSPENDED, RunStatus.CANCELLED)
+_TAKEN_BACK = {
+    EffectState.ROLLED_BACK: "taken back",
+    EffectState.ROLLING_BACK: "being taken back",
+    EffectState.COMPENSATING: "not taken back wholly",
+}
 
 
 def perform(call: Call) -> int:
     with reading_store() as store:
         row = store.runs.find(call.values.words[0] if call.values.words else "last")
         status = status_of(store, row)
-        settlements = list(read_settlements(store, row))
+        story = read_story(store, row)
         attempts = store.attempts.of_run(row.id)
-        kept = list(read_kept(store, row))
+        living = _find_living(store, status, attempts)
+        standings = find_standings(store, row)
         cancel = store.runs.cancel_of(row.id)
-        holders = read_holders(store, row)
+        may_resume = may_be_gone_on_with(store, row)
+        waits = [each for each in map(store.attempts.get, store.runs.waiting(row.id)) if each]
+        root = store.root
+    taken_back = _find_taken_back(row, story, standings)
     if call.values.flag("json"):
         described: dict[str, JsonValue] = {
             **describe_run(row, status),
             "cancelled_by": None if cancel is None else cancel.by,
             "nodes": [
-                {"node": each.node, "outcome": each.outcome, "detail": each.detail}
-                for each in settlements
+                {
+                    "node": each.node,
+                    "outcome": each.outcome,
+                    "detail": each.detail,
+                    "taken_back": taken_back.get(each.node) == _TAKEN_BACK[EffectState.ROLLED_BACK],
+                }
+                for each in story.settlements
             ],
-            "attempts": [_describe_attempt(each) for each in attempts],
-            "kept_running": [{"node": node, "pid": pid} for node, pid in kept],
-            "owners": [describe_holder(each) for each in holders],
+            "attempts": [describe_attempt(each, living) for each in attempts],
+            "effects": [as_json(each) for each in standings],
+            "questions": [
+                question_as_json(each, each.question)
+                for each in standings
+                if each.question is not None
+            ],
+            "waits_for": [each.id for each in waits],
+            "kept_running": [{"node": node, "pid": pid} for node, pid in story.kept],
+            "history": [
+                {"at": each.at, "kind": each.kind, "node": each.node, "data": each.data}
+                for each in story.turns
+            ],
         }
         call.out.write(json.dumps(described, indent=2) + "\n")
         return ExitCode.DONE
-    call.out.write(_render_head(row, status, cancel, call.out.colour))
-    if len(holders) > 1:
-        call.out.write("\n" + render_holders(holders, colour=call.out.colour))
-    if settlements:
-        table = [(each.outcome, each.node, each.detail) for each in settlements]
-        call.out.write("\n" + render_table(("outcome", "node", ""), table, colour=call.out.colour))
+    colour = call.out.colour
+    parts = [render_head(row, status, story, cancel, waits, colour)]
+    turns = render_turns(story, standings, {each.id: each.node for each in attempts})
+    if turns:
+        parts.append(render_table(("when", "what"), turns, colour=colour))
+    if story.settlements:
+        parts.append(render_settlements(story, taken_back, colour))
     if attempts:
-        call.out.write("\n" + _render_attempts(attempts, call.out.colour))
-    if kept:
-        pairs = [(node, str(pid)) for node, pid in kept]
-        call.out.write("\n" + render_table(("left running", "pid"), pairs, colour=call.out.colour))
+        parts.append(render_attempts(attempts, status, living, colour))
+    if standings:
+        told = [
+            (
+                each.node,
+                "" if each.row is None else each.row.attempt,
+                describe_standing(each),
+            )
+            for each in standings
+        ]
+        parts.append(render_table(("effect of", "attempt", "is"), told, colour=colour))
+    if story.kept:
+        pairs = [(node, str(pid)) for node, pid in story.kept]
+        parts.append(render_table(("left running", "pid"), pairs, colour=colour))
+    asked = [line for each in standings for line in render_question(each)]
+    if asked:
+        parts.append("".join(f"{line}\n" for line in asked))
+    is_stuck = any(each.outcome == Outcome.AMBIGUOUS for each in story.settlements)
+    if asked or is_stuck or status in _HALTED:
+        lines = render_ways(
+            root, current_folder(), row, may_resume=may_resume, is_living=bool(living)
+        )
+        parts.append("".join(f"{line}\n" for line in lines))
+    call.out.write("\n".join(parts))
     return ExitCode.DONE
 
 
-def _render_head(row: RunRow, status: RunStatus, cancel: Cancel | None, colour: bool) -> str:
-    took = "" if row.settled_at is None else f", took {duration(row.settled_at - row.created_at)}"
-    lines = [
-        f"{paint(f'run {row.id}', 'bold', colour)}  {status.value}: {render_counts(row)}",
-        f"plan      {one_line(row.plan_name)} ({one_line(row.plan_file)}, {row.plan_digest[:12]})",
-        f"began     {moment(row.created_at)}{took}",
-        f"by        pid {row.owner.pid} on {one_line(row.owner.host)}",
-    ]
-    if cancel is not None:
-        lines.append(f"cancelled {moment(cancel.at)} by {one_line(cancel.by)}")
-    if row.targets:
-        lines.append(f"selected  {one_line(' '.join(row.targets))}")
-    if row.params:
-        lines.append(f"params    {one_line(' '.join(f'{k}={v}' for k, v in row.params))}")
-    if row.parent_attempt is not None:
-        lines.append(f"inside    attempt {row.parent_attempt}")
-    if status is RunStatus.RUNNING:
-        lines.append(f"last sign of life  {moment(row.heartbeat_at)}")
-    return "\n".join(lines) + "\n"
+def _find_living(
+    store: Store, status: RunStatus, attempts: list[AttemptRow]
+) -> dict[AttemptId, tuple[int, ...]]:
+    """Of a run whose assay is gone: what its attempts have left running."""
+    if status is not RunStatus.INTERRUPTED:
+        return {}
+    return find_living(store, [each for each in attempts if each.end is None])
 
 
-def _render_attempts(attempts: Iterable[AttemptRow], colour: bool) -> str:
-    table = [
-        (
-            each.id,
-            each.node,
-            str(each.number) if each.number else "restore",
-            _ending(each),
-            "" if each.settled_at is None else duration(each.settled_at - each.began_at),
-            # A log that stayed empty is not kept.
-            each.log if os.path.exists(each.log) else "",
-        )
-        for each in attempts
-    ]
-    return render_table(("attempt", "node", "try", "ended", "took", "log"), table, colour=colour)
-
-
-def _ending(attempt: AttemptRow) -> str:
-    if attempt.end is None:
-        return "running"
-    if attempt.end is AttemptEnd.EXITED:
-        return f"exit code {attempt.exit_code}"
-    if attempt.end is AttemptEnd.SIGNALLED and attempt.signal is not None:
-        return signal_name(attempt.signal)
-    return attempt.end.value
-
-
-def _describe_attempt(attempt: AttemptRow) -> dict[str, JsonValue]:
+def _find_taken_back(
+    row: RunRow, story: Story, standings: tuple[Standing, ...]
+) -> Mapping[str, str]:
+    """Nodes that had settled well and whose work was taken back since, by a rewind or by a later
+    run: how far, in words."""
+    well = {
+        each.node for each in story.settlements if each.outcome in (Outcome.BUILT, Outcome.CLEAN)
+    }
     return {
-        "attempt": attempt.id,
-        "node": attempt.node,
-        "number": attempt.number,
-        "action_key": attempt.action_key,
-        "state": attempt.state.value,
-        "end": None if attempt.end is None else attempt.end.value,
-        "exit_code": attempt.exit_code,
-        "signal": attempt.signal,
-        "detail": attempt.detail,
-        "began_at": attempt.began_at,
-        "settled_at": attempt.settled_at,
-        "pid": attempt.pid,
-        "log": attempt.log,
+        each.node: _TAKEN_BACK[each.row.state]
+        for each in standings
+        if each.row is not None
+        and each.row.is_sound
+        and each.row.run == row.id
+        and each.row.state in _TAKEN_BACK
+        and each.node in well
     }

@@ -8,9 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from assay.cli.render.standings import (
+    as_json,
+    describe_said,
+    describe_standing,
+    question_as_json,
+    render_question,
+)
 from assay.cli.render.text import age, count, moment, one_line, paint
 from assay.engine.keys import Change
 from assay.engine.prediction import Forecast, Prediction
+from assay.engine.standing import Standing
 from assay.plans.canonical import JsonValue
 
 _VERDICTS = {
@@ -44,6 +52,8 @@ def render_explanation(prediction: Prediction, now: float, *, colour: bool) -> s
     verdict, hue = _VERDICTS[prediction.verdict]
     reason = f": {one_line(prediction.reason)}" if prediction.reason else ""
     lines = [f"{one_line(prediction.node)} {paint(verdict, hue, colour)}{reason}"]
+    if prediction.standing is not None:
+        lines += _describe_standing(prediction.standing)
     for change in prediction.changes:
         lines.append("")
         lines += _describe_change(change, colour)
@@ -66,9 +76,20 @@ def describe_prediction(prediction: Prediction) -> dict[str, JsonValue]:
             }
             for change in prediction.changes
         ],
+        "effect": None if prediction.standing is None else as_json(prediction.standing),
+        "question": None
+        if prediction.standing is None or prediction.standing.question is None
+        else question_as_json(prediction.standing, prediction.standing.question),
         "since_run": prediction.since,
         "recorded_at": prediction.recorded_at,
     }
+
+
+def _describe_standing(standing: Standing) -> list[str]:
+    """What is known of the effect that a run would stop over, and what would be said of it."""
+    lines = ["", f"  effect   {describe_standing(standing)}"]
+    lines += [f"  settled  {moment(said.at)} {describe_said(said)}" for said in standing.said]
+    return [*lines, "", *render_question(standing)]
 
 
 def _describe_change(change: Change, colour: bool) -> list[str]:

@@ -14,7 +14,7 @@ from store_rows import a_run, an_attempt, an_effect
 
 from assay.engine.clock import SystemClock
 from assay.engine.effects import EffectRow
-from assay.engine.intentions import may_be_done, may_be_undone
+from assay.engine.intentions import may_be_done, may_be_not_done
 from assay.engine.journal import Fact
 from assay.engine.settling import IsClosed, StillRuns, find_effect, settle_effect
 from assay.engine.standing import Standing, find_living, find_standing, find_standings, read_settled
@@ -68,7 +68,7 @@ def test_what_is_asked_can_be_answered(ground: Ground, status: RunStatus, is_ope
         asked += 1
         assert find_effect(ground.store, ground.store.runs.get(RUN), row.node) == row
         assert standing.question.may_be_done is may_be_done(row)
-        assert may_be_undone(row) or row.state is EffectState.SUCCEEDED
+        assert may_be_not_done(row) or row.state is EffectState.SUCCEEDED
     assert bool(asked) is (is_open or status is not RunStatus.COMPLETED)
 
 
