@@ -254,13 +254,23 @@ class _Reader:
                 # What has a key is repeated under it, unless a run has stopped over it.
                 return is_asked or row.idempotency_key is None
             case EffectState.COMPENSATING:
-                return True
+                # Whoever goes on runs the undo, once more if need be.
+                return is_asked or self._has_failed_undo(row)
             case EffectState.SUCCEEDED:
                 return is_asked and row.is_open and row.asked not in (None, row.accepted)
             case EffectState.NOTHING | EffectState.ROLLED_BACK | EffectState.ROLLING_BACK:
                 return False
             case _:
                 assert_never(row.state)
+
+    def _has_failed_undo(self, row: EffectRow) -> bool:
+        return any(
+            record.kind == Fact.ROLLED_BACK
+            and isinstance(record.data, dict)
+            and record.data.get("attempt") == row.attempt
+            and record.data.get("undo") is not None
+            for record in self._store.journal.read(node=row.node, after=row.begun_seq)
+        )
 
     def _find_question(self, row: EffectRow) -> Question | None:
         """As `settle` would take the answer; None where it would not."""

@@ -60,6 +60,8 @@ def describe_standing(standing: Standing) -> str:
             return f"{EFFECT_WORDS[EffectState.UNKNOWN]}: {how}{_describe_key(standing, row)}"
         case EffectState.NOTHING:
             return f"{words}: {row.detail}" if row.detail and not as_said else words + as_said
+        case EffectState.COMPENSATING if standing.question is None:
+            return "files put back; its `undo` is run by whoever goes on"
         case EffectState.COMPENSATING:
             return f"{words}: {row.detail}" if row.detail else words
         case EffectState.ROLLED_BACK if standing.taken_back is not None:

@@ -77,7 +77,7 @@ def test_what_is_asked_can_be_answered(ground: Ground, status: RunStatus, is_ope
     [
         (EffectState.INTENDED, True),
         (EffectState.UNKNOWN, True),
-        (EffectState.COMPENSATING, True),
+        (EffectState.COMPENSATING, False),
         (EffectState.SUCCEEDED, False),
         (EffectState.NOTHING, False),
         (EffectState.ROLLED_BACK, False),
@@ -89,6 +89,18 @@ def test_only_what_nobody_else_can_know_is_asked(
 ) -> None:
     """What is done, did nothing or is rolled back by whoever goes on is no question."""
     put(ground, an_effect(RUN, 1, state=state))
+    assert (only(ground).question is not None) is is_asked
+
+
+@pytest.mark.parametrize(("undo", "is_asked"), [(None, False), ("ended with exit code 1", True)])
+def test_an_undo_that_failed_is_a_question(
+    ground: Ground, undo: str | None, is_asked: bool
+) -> None:
+    """One that was never tried is run by whoever goes on."""
+    put(ground, an_effect(RUN, 1, tier=Tier.COMPENSABLE, state=EffectState.COMPENSATING))
+    for number in (1, 2):
+        data: JsonValue = {"attempt": "aaaaaaaa-1", "undo": undo}
+        ground.store.journal.append("t", number, Fact.ROLLED_BACK, run=LATER, node="pub", data=data)
     assert (only(ground).question is not None) is is_asked
 
 
