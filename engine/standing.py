@@ -19,7 +19,7 @@ from assay.engine.intentions import identity_of, may_be_done, stands
 from assay.engine.journal import Fact
 from assay.engine.neighbours import describe_holder
 from assay.engine.orphans import Trace, find_all_survivors
-from assay.engine.runs import RunRow
+from assay.engine.runs import NoSuchRun, RunRow
 from assay.engine.settling import (
     IsClosed,
     NoEffect,
@@ -112,25 +112,24 @@ def find_living(store: Store, attempts: Iterable[AttemptRow]) -> dict[AttemptId,
 def find_standings(store: Store, run: RunRow) -> tuple[Standing, ...]:
     """Those of all nodes that are not sealed, in the order of the plan, and of what an operator is
     asked about besides."""
-    return _Reader(store, run).read()
+    return _Reader(store).read(run)
 
 
 def find_standing(store: Store, row: EffectRow) -> Standing:
     """That of one effect about which an operator is asked."""
-    return _Reader(store, store.runs.get(row.run)).read_one(row, is_asked=True)
+    return _Reader(store).read_one(row, is_asked=True)
 
 
 class _Reader:
-    def __init__(self, store: Store, run: RunRow) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._run = run
         self._nodes: dict[RunId, Mapping[NodeName, Node]] = {}
         self._outcomes: dict[NodeName, Settled] = {}
         """The last of each node."""
         self._created_seq = 0
 
-    def read(self) -> tuple[Standing, ...]:
-        store, run = self._store, self._run
+    def read(self, run: RunRow) -> tuple[Standing, ...]:
+        store = self._store
         for record in store.journal.read(run=run.id):
             if record.kind == Fact.RUN_CREATED:
                 self._created_seq = record.seq
@@ -139,13 +138,13 @@ class _Reader:
         by_node: dict[NodeName, list[EffectRow]] = {}
         for row in reversed(store.effects.of_run(run.id)):
             by_node.setdefault(row.node, []).append(row)
-        asked = self._find_asked()
+        asked = self._find_asked(run)
         found: dict[NodeName, Standing] = {}
-        for name in self._find_names(by_node):
+        for name in self._find_names(run, by_node):
             mine = find_speaker(by_node.get(name, []))
             other = asked.pop(name, None)
             if mine is None:
-                mine = other or self._find_other(name)
+                mine = other or self._find_other(run, name)
             if mine is None:
                 settled = self._outcomes.get(name)
                 how = "" if settled is None else settled.outcome
@@ -204,10 +203,12 @@ class _Reader:
             return None
         return None
 
-    def _find_names(self, by_node: Mapping[NodeName, list[EffectRow]]) -> tuple[NodeName, ...]:
+    def _find_names(
+        self, run: RunRow, by_node: Mapping[NodeName, list[EffectRow]]
+    ) -> tuple[NodeName, ...]:
         """The nodes that are not sealed and were selected, and those that have effects."""
-        selected = self._store.effects.selection_of(self._run.id)
-        known = self._nodes_of(self._run)
+        selected = self._store.effects.selection_of(run.id)
+        known = self._nodes_of(run)
         planned = [
             name
             for name, node in known.items()
@@ -221,26 +222,26 @@ class _Reader:
         ]
         return (*planned, *(name for name in reversed([*by_node]) if name not in known))
 
-    def _find_other(self, name: NodeName) -> EffectRow | None:
+    def _find_other(self, run: RunRow, name: NodeName) -> EffectRow | None:
         """What speaks for a node that the run has not performed itself."""
         settled = self._outcomes.get(name)
         if settled is None or settled.outcome not in (Outcome.CLEAN, Outcome.AMBIGUOUS):
             return None
-        identity = identity_of(self._run.plan_file, self._run.plan_name)
-        return self._store.effects.of_node(identity, name, self._run.id, self._created_seq)[1]
+        identity = identity_of(run.plan_file, run.plan_name)
+        return self._store.effects.of_node(identity, name, run.id, self._created_seq)[1]
 
-    def _find_asked(self) -> dict[NodeName, EffectRow]:
+    def _find_asked(self, run: RunRow) -> dict[NodeName, EffectRow]:
         """The effects that the run stopped over, by the nodes that they are of."""
         found: dict[NodeName, EffectRow] = {}
         for settled in self._outcomes.values():
             if settled.asks is None and settled.outcome != Outcome.AMBIGUOUS:
                 continue
-            run, node = settled.asks or (self._run.id, settled.node)
-            rows = [row for row in self._store.effects.of_run(run) if row.node == node]
+            of_run, node = settled.asks or (run.id, settled.node)
+            rows = [row for row in self._store.effects.of_run(of_run) if row.node == node]
             row = find_speaker(rows[::-1])
             if row is None and settled.asks is None:
                 # Recorded before it was said whom it asks, or of a node that has done nothing.
-                row = self._find_other(settled.node)
+                row = self._find_other(run, settled.node)
             if row is not None:
                 found[row.node] = row
         return found
@@ -274,12 +275,12 @@ class _Reader:
 
     def _find_question(self, row: EffectRow) -> Question | None:
         """As `settle` would take the answer; None where it would not."""
-        run = self._store.runs.get(row.run)
         try:
+            run = self._store.runs.get(row.run)
             found = find_effect(self._store, run, row.node)
-        except (NoSuchNode, NoEffect, StillRuns, IsClosed):
+        except (NoSuchRun, NoSuchNode, NoEffect, StillRuns, IsClosed):
             return None
-        return self._ask(row) if found.attempt == row.attempt else None
+        return self._ask(row, run) if found.attempt == row.attempt else None
 
     def _foresee_question(self, row: EffectRow) -> Question | None:
         """What will be asked once somebody has dealt with the dead run: `settle` does that
@@ -288,7 +289,10 @@ class _Reader:
             return None
         if row.is_sound and self._has_ended_well(row):
             return None
-        return self._ask(row)
+        try:
+            return self._ask(row, self._store.runs.get(row.run))
+        except NoSuchRun:
+            return None  # lost with a damaged database: `settle` does not find it either
 
     def _nodes_of(self, run: RunRow) -> Mapping[NodeName, Node]:
         if run.id not in self._nodes:
@@ -304,8 +308,8 @@ class _Reader:
             for record in self._store.journal.read(run=row.run, node=row.node)
         )
 
-    def _ask(self, row: EffectRow) -> Question:
-        node = self._nodes_of(self._store.runs.get(row.run)).get(row.node)
+    def _ask(self, row: EffectRow, run: RunRow) -> Question:
+        node = self._nodes_of(run).get(row.node)
         return Question(
             row.run,
             needs_value=node is not None and node.result is not None,

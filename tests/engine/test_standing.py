@@ -265,3 +265,14 @@ def test_what_is_closed_is_not_asked(ground: Ground) -> None:
         find_effect(ground.store, ground.store.runs.get(RUN), "pub")
     assert only(ground).question is None
     assert only(ground).node == NodeName("pub")
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_an_effect_whose_run_is_lost_is_told_and_asks_nobody(
+    ground: Ground, is_running: bool
+) -> None:
+    """C87: of a damaged database the effects may be left without their run."""
+    row = an_effect("cccccccc", 1, state=EffectState.UNKNOWN)
+    put(ground, row, is_running=is_running)
+    found = find_standing(ground.store, row)
+    assert (found.row, found.question) == (row, None)
