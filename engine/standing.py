@@ -12,6 +12,7 @@ from typing import Final, assert_never
 
 from assay.engine import lock_files
 from assay.engine.attempts import AttemptRow
+from assay.engine.claims import find_undone
 from assay.engine.compensation import trace_of_undo
 from assay.engine.effects import EffectRow, find_speaker
 from assay.engine.events import Question
@@ -92,12 +93,17 @@ class Standing:
 
 
 def find_living(store: Store, attempts: Iterable[AttemptRow]) -> dict[AttemptId, tuple[int, ...]]:
-    """What lives on of attempts whose assay is gone, their undos included. One whose lease is held
+    """What lives on of attempts whose assay is gone, their undos, and those of what they take back,
+    included. One whose lease is held
     by what cannot be seen from here is among them, without a pid."""
     traces: dict[AttemptId, list[Trace]] = {}
     for row in attempts:
         lease = f"{store.tmp}/{row.id}.lease"
-        traces[row.id] = [Trace(row.id, lease, row.pid), trace_of_undo(store, row.id)]
+        undos = (row.id, *find_undone(row.claims))
+        traces[row.id] = [
+            Trace(row.id, lease, row.pid),
+            *(trace_of_undo(store, each) for each in undos),
+        ]
     if not traces:
         return {}
     found = find_all_survivors([trace for own in traces.values() for trace in own])
@@ -208,6 +214,8 @@ class _Reader:
     ) -> tuple[NodeName, ...]:
         """The nodes that are not sealed and were selected, and those that have effects."""
         selected = self._store.effects.selection_of(run.id)
+        if selected is None and not by_node:
+            return ()  # all are sealed: the plan need not be read
         known = self._nodes_of(run)
         planned = [
             name

@@ -85,7 +85,7 @@ def perform(call: Call) -> int:
         call.out.write(json.dumps(described, indent=2) + "\n")
         return ExitCode.DONE
     colour = call.out.colour
-    parts = [render_head(row, status, story, cancel, waits, colour)]
+    parts = [render_head(row, status, story, taken_back, cancel, waits, colour)]
     turns = render_turns(story, standings, {each.id: each.node for each in attempts})
     if turns:
         parts.append(render_table(("when", "what"), turns, colour=colour))

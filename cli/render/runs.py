@@ -65,6 +65,7 @@ def render_head(
     row: RunRow,
     status: RunStatus,
     story: Story,
+    taken_back: Mapping[str, str],
     cancel: Cancel | None,
     waits: Sequence[AttemptRow],
     colour: bool,
@@ -73,7 +74,7 @@ def render_head(
     took = "" if row.settled_at is None else f", took {duration(row.settled_at - row.created_at)}"
     counts = render_counts(row, status)
     if not row.counts and story.settlements:
-        counts += f", {_count_settlements(story)}"
+        counts += f", {_count_settlements(story, taken_back)}"
     pid, host = _find_first_owner(row, story)
     lines = [
         f"{paint(f'run {row.id}', 'bold', colour)}  {status.value}: {counts}",
@@ -82,7 +83,8 @@ def render_head(
         f"by        pid {pid} on {one_line(host)}",
     ]
     if (row.owner.pid, row.owner.host) != (pid, host) and row.settled_at is None:
-        lines.append(f"now       pid {row.owner.pid} on {one_line(row.owner.host)}")
+        when = "now" if status is RunStatus.RUNNING else "then"
+        lines.append(f"{when:<10}pid {row.owner.pid} on {one_line(row.owner.host)}")
     if cancel is not None:
         lines.append(f"cancelled {moment(cancel.at)} by {one_line(cancel.by)}")
     if row.targets:
@@ -97,11 +99,10 @@ def render_head(
     return "\n".join(lines) + "\n"
 
 
-def _count_settlements(story: Story) -> str:
-    outcomes = [each.outcome for each in story.settlements]
-    return ", ".join(
-        f"{outcomes.count(outcome):,} {outcome.value}" for outcome in Outcome if outcome in outcomes
-    )
+def _count_settlements(story: Story, taken_back: Mapping[str, str]) -> str:
+    words = [taken_back.get(each.node, each.outcome) for each in story.settlements]
+    order = [*(outcome.value for outcome in Outcome), *dict.fromkeys(taken_back.values())]
+    return ", ".join(f"{words.count(word):,} {word}" for word in order if word in words)
 
 
 def _find_first_owner(row: RunRow, story: Story) -> tuple[object, str]:
@@ -202,7 +203,9 @@ def _ending(
     if attempt.end is None:
         if attempt.id in living:
             return f"still runs{describe_pids(living[attempt.id])}"
-        return "not known" if status is RunStatus.INTERRUPTED else "running"
+        if status is not RunStatus.INTERRUPTED:
+            return "running"
+        return "not known" if attempt.number else "broken off"
     if attempt.end is AttemptEnd.EXITED:
         return f"exit code {attempt.exit_code}"
     if attempt.end is AttemptEnd.SIGNALLED and attempt.signal is not None:

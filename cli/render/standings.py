@@ -17,7 +17,7 @@ from assay.engine.events import Question
 from assay.engine.runs import RunRow
 from assay.engine.settling import Said
 from assay.engine.standing import Standing
-from assay.engine.states import AttemptEnd, EffectState
+from assay.engine.states import NOTHING_LEFT, AttemptEnd, EffectState
 from assay.plans.canonical import JsonValue
 from assay.plans.model import Tier
 
@@ -46,7 +46,7 @@ def describe_standing(standing: Standing) -> str:
         return f"still runs{describe_pids(standing.living)}, though its assay is gone"
     if standing.is_lost:
         return _describe_lost(standing, row)
-    if standing.moving is not None:
+    if standing.moving is not None and row.state not in NOTHING_LEFT:
         return standing.moving
     words = EFFECT_WORDS[row.state]
     as_said = ", as settled" if standing.said and row.end is None else ""
