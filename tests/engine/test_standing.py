@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import os
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from ground import Ground, open_ground
 from store_rows import a_run, an_attempt, an_effect
 
+from assay.engine.attempts import row_of_restore
+from assay.engine.claims import claims_of_undoing
 from assay.engine.clock import SystemClock
 from assay.engine.effects import EffectRow
 from assay.engine.intentions import may_be_done, may_be_not_done
@@ -159,7 +162,7 @@ def test_what_had_ended_well_in_its_private_tree_is_no_question(ground: Ground) 
 
 
 def test_what_lives_on_is_named(ground: Ground) -> None:
-    """C97: also where its holder cannot be seen: its lease says that it lives."""
+    """C97: its lease says that it lives, and who holds that which process it is."""
     put(ground, an_effect(RUN, 1), is_running=True)
     lease = Path(ground.store.tmp) / "aaaaaaaa-1.lease"
     lease.parent.mkdir(exist_ok=True)
@@ -167,6 +170,7 @@ def test_what_lives_on_is_named(ground: Ground) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         found = only(ground)
     assert (found.is_lost, found.is_living, found.question) == (True, True, None)
+    assert found.living == (os.getpid(),)
 
 
 def test_what_operators_said_is_told_in_order(ground: Ground) -> None:
@@ -276,3 +280,19 @@ def test_an_effect_whose_run_is_lost_is_told_and_asks_nobody(
     put(ground, row, is_running=is_running)
     found = find_standing(ground.store, row)
     assert (found.row, found.question) == (row, None)
+
+
+def test_what_takes_back_the_work_of_others_lives_by_their_undos(ground: Ground) -> None:
+    """C97: a rewind that was killed, whose `undo` lives on."""
+    undone = an_effect(RUN, 1, tier=Tier.COMPENSABLE, state=EffectState.ROLLING_BACK)
+    put(ground, undone)
+    claims = claims_of_undoing([(undone, None)], "plan.toml")
+    restore = row_of_restore(
+        AttemptId("aaaaaaaa-2"), RUN, NodeName("one"), ActionKey(""), claims, 1.0
+    )
+    lease = Path(ground.store.tmp) / "aaaaaaaa-1.undo.lease"
+    lease.parent.mkdir(exist_ok=True)
+    assert find_living(ground.store, [restore]) == {}
+    with open(lease, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert find_living(ground.store, [restore]) == {"aaaaaaaa-2": (os.getpid(),)}
