@@ -4,7 +4,8 @@ stand, and what is asked of an operator."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from assay.cli.call import Call
 from assay.cli.errors import ExitCode
@@ -28,7 +29,7 @@ from assay.cli.render.standings import (
 from assay.cli.render.tables import render_table
 from assay.engine.attempts import AttemptRow
 from assay.engine.resumption import may_be_gone_on_with
-from assay.engine.runs import RunRow
+from assay.engine.runs import Cancel, RunRow
 from assay.engine.standing import Standing, find_living, find_standings
 from assay.engine.states import AttemptId, EffectState, Outcome, RunStatus
 from assay.engine.store import Store
@@ -42,87 +43,125 @@ _TAKEN_BACK = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is shown of one run."""
+
+    root: str
+    row: RunRow
+    status: RunStatus
+    story: Story
+    attempts: list[AttemptRow]
+    living: Mapping[AttemptId, tuple[int, ...]]
+    """What its attempts have left running, where its assay is gone."""
+    standings: tuple[Standing, ...]
+    taken_back: Mapping[str, str]
+    cancel: Cancel | None
+    may_resume: bool
+    waits: list[AttemptRow]
+    """Attempts of other runs that it waits for."""
+
+
 def perform(call: Call) -> int:
     with reading_store() as store:
-        row = store.runs.find(call.values.words[0] if call.values.words else "last")
-        status = status_of(store, row)
-        story = read_story(store, row)
-        attempts = store.attempts.of_run(row.id)
-        living = _find_living(store, status, attempts)
-        standings = find_standings(store, row)
-        cancel = store.runs.cancel_of(row.id)
-        may_resume = may_be_gone_on_with(store, row)
-        waits = [each for each in map(store.attempts.get, store.runs.waiting(row.id)) if each]
-        root = store.root
-    taken_back = _find_taken_back(row, story, standings)
+        shown = _read(store, call.values.words[0] if call.values.words else "last")
     if call.values.flag("json"):
-        described: dict[str, JsonValue] = {
-            **describe_run(row, status),
-            "cancelled_by": None if cancel is None else cancel.by,
-            "nodes": [
-                {
-                    "node": each.node,
-                    "outcome": each.outcome,
-                    "detail": each.detail,
-                    "taken_back": taken_back.get(each.node) == _TAKEN_BACK[EffectState.ROLLED_BACK],
-                }
-                for each in story.settlements
-            ],
-            "attempts": [describe_attempt(each, living) for each in attempts],
-            "effects": [as_json(each) for each in standings],
-            "questions": [
-                question_as_json(each, each.question)
-                for each in standings
-                if each.question is not None
-            ],
-            "waits_for": [each.id for each in waits],
-            "kept_running": [{"node": node, "pid": pid} for node, pid in story.kept],
-            "history": [
-                {"at": each.at, "kind": each.kind, "node": each.node, "data": each.data}
-                for each in story.turns
-            ],
-        }
-        call.out.write(json.dumps(described, indent=2) + "\n")
-        return ExitCode.DONE
-    colour = call.out.colour
-    parts = [render_head(row, status, story, taken_back, cancel, waits, colour)]
-    turns = render_turns(story, standings, {each.id: each.node for each in attempts})
+        call.out.write(json.dumps(_describe(shown), indent=2) + "\n")
+    else:
+        call.out.write("\n".join(_render(shown, colour=call.out.colour)))
+    return ExitCode.DONE
+
+
+def _read(store: Store, wanted: str) -> _Shown:
+    row = store.runs.find(wanted)
+    status = status_of(store, row)
+    story = read_story(store, row)
+    attempts = store.attempts.of_run(row.id)
+    standings = find_standings(store, row)
+    return _Shown(
+        store.root,
+        row,
+        status,
+        story,
+        attempts,
+        _find_living(store, status, attempts),
+        standings,
+        _find_taken_back(row, story, standings),
+        store.runs.cancel_of(row.id),
+        may_be_gone_on_with(store, row),
+        [each for each in map(store.attempts.get, store.runs.waiting(row.id)) if each],
+    )
+
+
+def _describe(shown: _Shown) -> dict[str, JsonValue]:
+    """For `--json`."""
+    is_taken_back = _TAKEN_BACK[EffectState.ROLLED_BACK]
+    return {
+        **describe_run(shown.row, shown.status),
+        "cancelled_by": None if shown.cancel is None else shown.cancel.by,
+        "nodes": [
+            {
+                "node": each.node,
+                "outcome": each.outcome,
+                "detail": each.detail,
+                "taken_back": shown.taken_back.get(each.node) == is_taken_back,
+            }
+            for each in shown.story.settlements
+        ],
+        "attempts": [describe_attempt(each, shown.living) for each in shown.attempts],
+        "effects": [as_json(each) for each in shown.standings],
+        "questions": [
+            question_as_json(each, each.question)
+            for each in shown.standings
+            if each.question is not None
+        ],
+        "waits_for": [each.id for each in shown.waits],
+        "kept_running": [{"node": node, "pid": pid} for node, pid in shown.story.kept],
+        "history": [
+            {"at": each.at, "kind": each.kind, "node": each.node, "data": each.data}
+            for each in shown.story.turns
+        ],
+    }
+
+
+def _render(shown: _Shown, *, colour: bool) -> Iterator[str]:
+    """The parts, each of which ends its last line."""
+    row, story, standings = shown.row, shown.story, shown.standings
+    yield render_head(row, shown.status, story, shown.taken_back, shown.cancel, shown.waits, colour)
+    turns = render_turns(story, standings, {each.id: each.node for each in shown.attempts})
     if turns:
-        parts.append(render_table(("when", "what"), turns, colour=colour))
+        yield render_table(("when", "what"), turns, colour=colour)
     if story.settlements:
-        parts.append(render_settlements(story, taken_back, colour))
-    if attempts:
-        parts.append(render_attempts(attempts, status, living, colour))
+        yield render_settlements(story, shown.taken_back, colour)
+    if shown.attempts:
+        yield render_attempts(shown.attempts, shown.status, shown.living, colour)
     if standings:
         told = [
-            (
-                each.node,
-                "" if each.row is None else each.row.attempt,
-                describe_standing(each),
-            )
+            (each.node, "" if each.row is None else each.row.attempt, describe_standing(each))
             for each in standings
         ]
-        parts.append(render_table(("effect of", "attempt", "is"), told, colour=colour))
+        yield render_table(("effect of", "attempt", "is"), told, colour=colour)
     if story.kept:
         pairs = [(node, str(pid)) for node, pid in story.kept]
-        parts.append(render_table(("left running", "pid"), pairs, colour=colour))
+        yield render_table(("left running", "pid"), pairs, colour=colour)
     asked = [line for each in standings for line in render_question(each)]
     if asked:
-        parts.append("".join(f"{line}\n" for line in asked))
+        yield "".join(f"{line}\n" for line in asked)
     is_stuck = any(each.outcome == Outcome.AMBIGUOUS for each in story.settlements)
-    if asked or is_stuck or status in _HALTED:
-        lines = render_ways(
-            root, current_folder(), row, may_resume=may_resume, is_living=bool(living)
+    if asked or is_stuck or shown.status in _HALTED:
+        ways = render_ways(
+            shown.root,
+            current_folder(),
+            row,
+            may_resume=shown.may_resume,
+            is_living=bool(shown.living),
         )
-        parts.append("".join(f"{line}\n" for line in lines))
-    call.out.write("\n".join(parts))
-    return ExitCode.DONE
+        yield "".join(f"{line}\n" for line in ways)
 
 
 def _find_living(
     store: Store, status: RunStatus, attempts: list[AttemptRow]
 ) -> dict[AttemptId, tuple[int, ...]]:
-    """Of a run whose assay is gone: what its attempts have left running."""
     if status is not RunStatus.INTERRUPTED:
         return {}
     return find_living(store, [each for each in attempts if each.end is None])
