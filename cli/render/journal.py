@@ -44,12 +44,11 @@ def render_record(record: Record, *, with_run: bool, colour: bool) -> Iterator[s
 
 def explain_record(record: Record) -> list[Line]:
     """What the record tells, as (node, sentence)."""
-    try:
-        fact = Fact(record.kind)
-    except ValueError:
+    explain = _BY_KIND.get(record.kind)
+    if explain is None:
         return [(record.node, _compact(record))]  # written by a later version
     try:
-        found = SENTENCES[fact](_Told(record.data))
+        found = explain(_Told(record.data))
     except _Odd:
         return [(record.node, _compact(record))]
     if isinstance(found, str):
@@ -498,3 +497,5 @@ SENTENCES: Final[Mapping[Fact, Callable[[_Told], str | list[Line]]]] = {
     Fact.CACHE_CLEARED: _cache_cleared,
 }
 """The sentence of each kind of fact; there is one for every kind."""
+
+_BY_KIND: Final = {fact.value: explain for fact, explain in SENTENCES.items()}
