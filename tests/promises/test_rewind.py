@@ -169,7 +169,7 @@ def test_work_of_another_run_is_named(counted: Counted) -> None:
 
 
 def test_rewind_says_what_is_wrong_with_it(counted: Counted, probes: Probes, begin: Begin) -> None:
-    """A node that did not settle, none at all, a run that is on: one message each."""
+    """A node that the run does not have, none at all, a run that is on: one message each."""
     counted.plan({"a": {"run": probes.argv("a")}})
     run = begin()
     probe = probes.arrive("a")
@@ -181,7 +181,7 @@ def test_rewind_says_what_is_wrong_with_it(counted: Counted, probes: Probes, beg
     assert "needs the node to go back to" in counted.assay("rewind", "last").err
     missing = counted.assay("rewind", "last", "--to", "b")
     assert missing.code == 2
-    assert "did not settle" in missing.err
+    assert "has no node `b`" in missing.err
 
 
 def test_a_run_that_a_later_one_built_on_is_not_rewound(counted: Counted) -> None:
