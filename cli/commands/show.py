@@ -11,6 +11,7 @@ from assay.cli.call import Call
 from assay.cli.errors import ExitCode
 from assay.cli.history import Story, read_story, reading_store, status_of
 from assay.cli.location import current_folder
+from assay.cli.render.owners import describe_holder, render_holders
 from assay.cli.render.runs import (
     describe_attempt,
     describe_run,
@@ -28,6 +29,7 @@ from assay.cli.render.standings import (
 )
 from assay.cli.render.tables import render_table
 from assay.engine.attempts import AttemptRow
+from assay.engine.ownership import Holder, read_holders
 from assay.engine.resumption import may_be_gone_on_with
 from assay.engine.runs import Cancel, RunRow
 from assay.engine.standing import Standing, find_living, find_standings
@@ -60,6 +62,7 @@ class _Shown:
     may_resume: bool
     waits: list[AttemptRow]
     """Attempts of other runs that it waits for."""
+    holders: list[Holder]
 
 
 def perform(call: Call) -> int:
@@ -90,6 +93,7 @@ def _read(store: Store, wanted: str) -> _Shown:
         store.runs.cancel_of(row.id),
         may_be_gone_on_with(store, row),
         [each for each in map(store.attempts.get, store.runs.waiting(row.id)) if each],
+        read_holders(store, row),
     )
 
 
@@ -115,6 +119,7 @@ def _describe(shown: _Shown) -> dict[str, JsonValue]:
             for each in shown.standings
             if each.question is not None
         ],
+        "owners": [describe_holder(each) for each in shown.holders],
         "waits_for": [each.id for each in shown.waits],
         "kept_running": [{"node": node, "pid": pid} for node, pid in shown.story.kept],
         "history": [
@@ -128,6 +133,8 @@ def _render(shown: _Shown, *, colour: bool) -> Iterator[str]:
     """The parts, each of which ends its last line."""
     row, story, standings = shown.row, shown.story, shown.standings
     yield render_head(row, shown.status, story, shown.taken_back, shown.cancel, shown.waits, colour)
+    if len(shown.holders) > 1:
+        yield render_holders(shown.holders, colour=colour)
     turns = render_turns(story, standings, {each.id: each.node for each in shown.attempts})
     if turns:
         yield render_table(("when", "what"), turns, colour=colour)

@@ -88,6 +88,9 @@ class _Told:
             raise _Odd
         return value
 
+    def part(self, key: str) -> _Told:
+        return _Told(self._data.get(key))
+
     def number(self, key: str) -> int:
         value = self._data.get(key)
         if not isinstance(value, int):
@@ -235,6 +238,33 @@ def _run_resumed(told: _Told) -> str:
         _flags(told),
         f"accepted that {accepted}" if accepted else "",
     )
+
+
+def _run_claimed(told: _Told) -> str:
+    purpose, (former, owner) = told.text("purpose"), (told.part("from"), told.part("to"))
+    what = _PURPOSES.get(purpose, purpose)
+    return (
+        f"{_process(owner)} took the run to {what} (fence {owner.number('fence')}); it was"
+        f" {_process(former)}'s (fence {former.number('fence')}): {told.text('evidence')}"
+    )
+
+
+def _run_abandoned(told: _Told) -> str:
+    return (
+        f"{_process(told)}, whose run it was under fence {told.number('fence')}, found that out,"
+        " ended what it ran and stopped"
+    )
+
+
+_PURPOSES: Final = {
+    "recovery": "deal with what was left",
+    "resume": "go on with it",
+    "rewind": "take back what it did",
+}
+
+
+def _process(told: _Told) -> str:
+    return f"pid {told.number('pid')} on {told.text('host')}"
 
 
 def _survivors_asked(told: _Told) -> str:
@@ -424,10 +454,14 @@ def _generation_appended(told: _Told) -> str:
 
 
 def _waited(told: _Told) -> str:
-    return (
+    text = (
         f"waited for attempt {told.text('attempt')} of run {told.text('for')}, which held"
         f" {told.text('what')}"
     )
+    if not told.has("pids"):
+        return text
+    pids = " ".join(map(str, told.items("pids")))
+    return f"{text}: its assay is gone, and what that had started still ran (pid {pids})"
 
 
 def _outputs_cleared(told: _Told) -> str:
@@ -448,6 +482,11 @@ def _blob_set_aside(told: _Told) -> str:
 
 
 def _damaged(told: _Told) -> str:
+    if told.has("attempts"):
+        return (
+            f"{_place(told.text('file'))} was older than what had been done: {told.text('why')}"
+            f" ({', '.join(told.texts('attempts'))})"
+        )
     lost = told.texts("lost")
     return _join(
         f"{_place(told.text('file'))} was damaged ({told.text('why')}) and is kept as"
@@ -467,6 +506,8 @@ def _cache_cleared(told: _Told) -> str:
 SENTENCES: Final[Mapping[Fact, Callable[[_Told], str | list[Line]]]] = {
     Fact.RUN_CREATED: _run_created,
     Fact.RUN_RESUMED: _run_resumed,
+    Fact.RUN_CLAIMED: _run_claimed,
+    Fact.RUN_ABANDONED: _run_abandoned,
     Fact.SURVIVORS_ASKED: _survivors_asked,
     Fact.CLAIM_REFUSED: _claim_refused,
     Fact.RUN_SETTLED: _run_settled,
