@@ -37,6 +37,7 @@ from assay.engine.store import Store
 from assay.engine.surroundings import describe_surroundings, find_differences
 from assay.engine.toolchain import Toolchain
 from assay.engine.version_probe import print_version
+from assay.plans.canonical import JsonValue
 from assay.plans.model import NodeName, Plan, RelPath
 from assay.plans.selection import Selection, select
 
@@ -285,19 +286,18 @@ def claim(store: Store, run: RunId, parent: AttemptId | None) -> tuple[RunRow, L
 def _note_wait(store: Store, run: RunId, awaited: recovery.Awaited) -> None:
     """Once, whoever waits for it before the run is gone on with."""
     source = f"awaited:{run}:{awaited.attempt}"
-    if store.journal.find(source, 1) is None:
-        store.journal.append(
-            source,
-            1,
-            Fact.WAITED,
-            run=run,
-            data={
-                "for": awaited.run,
-                "attempt": awaited.attempt,
-                "what": awaited.what,
-                "pids": list(awaited.pids),
-            },
-        )
+    if store.journal.find(source, 1) is not None:
+        return
+    data: JsonValue = {
+        "for": awaited.run,
+        "attempt": awaited.attempt,
+        "what": awaited.what,
+        "pids": list(awaited.pids),
+    }
+    # Another one that waits may say it just now, of other processes.
+    with store.transaction():
+        if store.journal.find(source, 1) is None:
+            store.journal.append(source, 1, Fact.WAITED, run=run, data=data)
 
 
 def _note_refusal(store: Store, row: RunRow) -> None:
