@@ -1,5 +1,5 @@
-"""A plan with nodes of every tier, disturbed at one system call of assay's, and what must hold
-once it was gone on with.
+"""Plans with nodes of every tier, disturbed at one system call of assay's, and what must hold
+once they were gone on with.
 
 Whatever a node does outside the workspace it writes into a *ledger*, a folder that assay knows
 nothing of: the tests believe the ledger, not what assay says. Where assay asks whether an effect
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sweep import SWEEP_ALL, describe, find_processes, run_traced
-from workspace import Finished, Workspace
+from sweep import SWEEP_ALL, can_fail, describe, find_processes, run_traced, start_traced
+from workspace import Finished, Workspace, finish
 
 POINTS = int(os.environ.get("ASSAY_POINTS", "1"))
 """Of each call, in a sample."""
@@ -108,7 +108,76 @@ result = "text"
 told = { from = "last" }
 """
 
+TROUBLED_PLAN = """\
+name = "troubled"
+
+[defaults]
+pass_env = ["LEDGER"]
+
+[nodes.held]
+boundary = "isolated"
+run = "wc -c < data/large > sums/size"
+reads = ["data/large"]
+writes = ["sums/size"]
+
+[nodes.change]
+tier = "compensable"
+timeout = "500ms"
+grace = "100ms"
+retry = { attempts = 4, backoff = "1ms" }
+run = \"\"\"
+trap '' TERM
+echo $ASSAY_ATTEMPT >> $LEDGER/changed
+cat sums/size >> site/one; cat sums/size >> site/sub/two
+rm -f old; rm -f site/gone
+echo new > site/new
+if mkdir $LEDGER/late; then tail -s 0.1 --pid=$PPID -f /dev/null; fi
+\"\"\"
+undo = "echo $ASSAY_ATTEMPT >> $LEDGER/undone"
+reads = ["sums/size", "site/"]
+writes = ["site/"]
+removes = ["old"]
+
+[nodes.keyed]
+tier = "irreversible"
+idempotency_key = "order-17"
+after = ["change"]
+run = \"\"\"
+echo $ASSAY_ATTEMPT $ASSAY_IDEMPOTENCY_KEY >> $LEDGER/keyed
+echo accepted > receipt; printf accepted > $ASSAY_RESULT
+\"\"\"
+writes = ["receipt"]
+result = "text"
+
+[nodes.keyless]
+tier = "irreversible"
+after = ["keyed"]
+run = ["./keyless"]
+reads = ["sums/size"]
+result = "text"
+
+[nodes.parent]
+after = ["keyless"]
+run = "tail -s 0.1 --pid=$PPID -f /dev/null & cat site/one > left"
+reads = ["site/"]
+writes = ["left"]
+
+[outputs]
+told = { from = "keyless" }
+"""
+"""What goes wrong here by itself makes assay do what it does not else: `held` gets a file that is
+too large to be copied, `change` is ended the first time, taken back and tried again, `parent`
+leaves a process behind. Their processes end by themselves once assay, `$PPID`, is gone."""
+
+KEYLESS = """\
+#!/bin/sh -e
+echo $ASSAY_ATTEMPT >> $LEDGER/keyless; printf sent > $ASSAY_RESULT
+"""
+
 Item = TypeVar("Item")
+
+VERBS = ("resume", "run")
+"""How to go on."""
 
 SENT = json.dumps("sent")
 """The value of `keyless`, for `assay settle`."""
@@ -136,11 +205,22 @@ CALLS = (
     "ftruncate",
     "flock",
     "vfork,clone,clone3",
+    "execve",
     "wait4,waitid",
-    "kill,pidfd_send_signal",
 )
 """The calls that are disturbed: any of these names. With a path only those that are about it: a
 thread of assay's has made many others before it comes to such a one."""
+
+TROUBLED_CALLS = (
+    "kill,pidfd_send_signal",
+    "link,linkat",
+    "execve keyless",
+    *(kind for kind in CALLS if kind != "openat notes"),
+)
+"""Those of the troubled plan; only it makes the first three."""
+
+TRACED = ("pidfd_open", "pipe2")
+"""Further calls that a test lets fail."""
 
 ALONE = ("-bexecve",)
 """Options of strace to disturb assay's own threads and leave alone what they start."""
@@ -157,8 +237,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run leaves that nothing disturbs, and the calls its threads make."""
+    """What a run of `plan` leaves that nothing disturbs, and the calls its threads make."""
 
+    plan: str
     tree: dict[str, str]
     outputs: dict[str, Any]
     calls: str
@@ -198,23 +279,54 @@ class Scene:
         """Ends assay at this point. `mode` says what becomes of what it has started: `alone`
         (that lives on to its end), `together` (it dies with it) or `each` (each process dies
         where it comes to such a point)."""
-        done = self._disturb(point, f"signal=KILL:when={point.number}", mode != "each", *words)
+        if point.call == "execve" and not point.path and mode != "each":
+            done = self._kill_at_start(point.number, *words)
+        else:
+            how = f"signal=KILL:when={point.number}"
+            done = self._disturb(point, how, mode != "each", *words)
         while mode == "together" and (living := self.living):
             for pid in living:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         return done
 
-    def fail_at(self, point: Point, error: str, *, for_good: bool, alone: bool) -> Finished:
+    def _kill_at_start(self, number: int, *words: str) -> Finished:
+        """Ends assay while the `number`-th process that it starts is about to become a command,
+        and lets that one go on. That call is the child's, not assay's: strace tells of it and
+        delays it, the test kills."""
+        log = self.ledger.parent / "starts"
+        os.mkfifo(log)
+        options = [*ALONE, "-o", str(log), "-e", "trace=execve"]
+        options += ["-e", "inject=execve:delay_enter=100ms"]
+        traced = start_traced(
+            self.workspace, options, self.system_tmp, words or ("run", "-j2"), self.env
+        )
+        told = b""
+        is_killed = False
+        with log.open("rb", buffering=0) as calls:
+            while piece := calls.read(1 << 16):
+                told += piece
+                # The first is how assay itself was started.
+                if not is_killed and told.count(b" execve(") > number:
+                    is_killed = True
+                    with suppress(ProcessLookupError):
+                        os.kill(int(told.split(maxsplit=1)[0]), signal.SIGKILL)
+        log.unlink()
+        return finish(traced)
+
+    def fail_at(
+        self, point: Point, error: str, *words: str, for_good: bool, alone: bool
+    ) -> Finished:
         """The call fails with `error`, once or all that follow too, in assay `alone` or in what
         it starts as well."""
         when = f"{point.number}{'+' if for_good else ''}"
-        return self._disturb(point, f"error={error}:when={when}", alone)
+        return self._disturb(point, f"error={error}:when={when}", alone, *words)
 
     def _disturb(self, point: Point, how: str, alone: bool, *words: str) -> Finished:
         options = [*(ALONE if alone else ()), "-o", os.devnull]
         if point.path:
-            options += ["-P", str(self.workspace.path(point.path))]
+            # strace resolves it and takes both forms for the same.
+            options += ["-P", f"./{point.path}"]
         options += ["-e", f"trace={point.call}", "-e", f"inject={point.call}:{how}"]
         return self.trace(options, *words)
 
@@ -248,14 +360,16 @@ class Scene:
         return find_processes(f"LEDGER={self.ledger}")
 
 
-def lay_out(root: Path, system_tmp: Path) -> Scene:
+def lay_out(root: Path, system_tmp: Path, plan: str = PLAN) -> Scene:
     """A workspace where the plan has not run yet."""
     root.mkdir()
     (root / "ledger").mkdir()
     (root / "w").mkdir()
     workspace = Workspace(root / "w")
-    workspace.write("plan.toml", PLAN)
+    workspace.write("plan.toml", plan)
     workspace.write("in", "input\n")
+    workspace.write("keyless", KEYLESS).chmod(0o755)
+    workspace.write("data/large", "large\n" * 50_000)
     for name in ("site/one", "site/sub/two", "site/gone", "notes", "old", "junk"):
         workspace.write(name, f"{name} from before\n")
     workspace.path("site/sub/two").chmod(0o755)
@@ -265,39 +379,73 @@ def lay_out(root: Path, system_tmp: Path) -> Scene:
 
 @pytest.fixture(scope="session")
 def undisturbed_effects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
+    """Of the plan in which nothing goes wrong by itself."""
+    yield from _run_undisturbed(tmp_path_factory.mktemp("effects"), PLAN)
+
+
+@pytest.fixture(scope="session")
+def undisturbed_trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
+    """Of the troubled plan."""
+    yield from _run_undisturbed(tmp_path_factory.mktemp("trouble"), TROUBLED_PLAN)
+
+
+@pytest.fixture
+def undisturbed_run(request: pytest.FixtureRequest) -> Undisturbed:
+    """Of the plan that the test's parameter names."""
+    found: Undisturbed = request.getfixturevalue(f"undisturbed_{request.param}")
+    return found
+
+
+def _run_undisturbed(folder: Path, plan: str) -> Iterator[Undisturbed]:
     """One run under strace that nothing disturbs, and one with all it starts."""
-    folder = tmp_path_factory.mktemp("effects")
     system_tmp = Path(tempfile.mkdtemp(prefix="kill-", dir="/tmp"))
-    names = ",".join(sorted({name for kind in CALLS for name in kind.split(" ")[0].split(",")}))
+    kinds = (*CALLS, *TROUBLED_CALLS, *TRACED)
+    names = ",".join(sorted({name for kind in kinds for name in kind.split(" ")[0].split(",")}))
     told: list[str] = []
     for name, scope in (("own", ALONE), ("all", ())):
-        scene = lay_out(folder / name, system_tmp)
+        scene = lay_out(folder / name, system_tmp, plan)
         log = folder / f"{name}.calls"
         done = scene.trace([*scope, "-o", str(log), "-e", f"trace={names}"])
         assert done.code == 0, done.err
         told.append(log.read_text(errors="replace"))
     check_end(scene, None)
-    yield Undisturbed(describe(scene.workspace.root), _outputs(scene), told[0], told[1])
+    yield Undisturbed(plan, describe(scene.workspace.root), _outputs(scene), told[0], told[1])
     shutil.rmtree(system_tmp, ignore_errors=True)
 
 
-def find_points(calls: str, kind: str) -> list[Point]:
-    """Every point of `kind` (one of `CALLS`), from what strace said of an undisturbed run. What
-    a thread does before the plan is looked at is Python finding its modules."""
+def find_points(calls: str, kind: str, error: str = "") -> list[Point]:
+    """Every point of `kind` (one of `CALLS`), from what strace said of an undisturbed run; with
+    an `error` those that it can befall. What a thread does before the plan is looked at is Python
+    finding its modules."""
     wanted, _, path = kind.partition(" ")
     names = wanted.split(",")
     counts: Counter[tuple[str, str]] = Counter()
     points: dict[Point, bool] = {}
     has_begun = False
-    for line in calls.splitlines():
+    lines = calls.splitlines()
+    if wanted == "execve":
+        del lines[0]  # assay's own, made by strace, which neither counts nor disturbs it
+    for line in lines:
         found = re.match(r"(\d+) +(\w+)\(", line)
         has_begun = has_begun or "/plan.toml" in line
-        if found is None or found[2] not in names or (path and f'/w/{path}"' not in line):
+        if found is None or found[2] not in names or (path and not is_about(line, path)):
             continue
         counts[found[1], found[2]] += 1
         # Whichever thread comes there first is disturbed.
-        points.setdefault(Point(found[2], counts[found[1], found[2]], path), has_begun)
-    return sorted(point for point, is_of_run in points.items() if is_of_run)
+        point = Point(found[2], counts[found[1], found[2]], path)
+        points.setdefault(point, has_begun and can_fail(line, error))
+    return sorted(point for point, is_wanted in points.items() if is_wanted)
+
+
+def is_about(line: str, path: str) -> bool:
+    return f'/w/{path}"' in line or f'"./{path}"' in line
+
+
+def find_starts(calls: str) -> list[Point]:
+    """Every process that assay starts, by what strace said of assay's own threads: each makes this
+    call once, so that they are counted together."""
+    lines = [line for line in calls.splitlines() if re.match(r"\d+ +execve\(", line)]
+    return [Point("execve", number) for number in range(1, len(lines))]
 
 
 def choose(seed: str, items: list[Item]) -> list[Item]:

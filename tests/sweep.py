@@ -1,8 +1,8 @@
 """A run under strace, disturbed at one of its system calls, and what must hold afterwards.
 
 Shared by the tests that kill assay at its calls and those that let the calls fail. A test
-tries a few points of each call, spread by fixed seeds; as many as `ASSAY_POINTS` says, or all
-with `ASSAY_SWEEP=all`.
+tries a few points of each call, spread by fixed seeds; as many as `ASSAY_POINTS` says. With
+`ASSAY_SWEEP=all` it tries all of them, and the other tests marked `proof` are complete as well.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from workspace import ASSAY, Finished, Workspace, explain
+from workspace import ASSAY, Finished, Workspace, explain, finish
 
 SWEEP_ALL = os.environ.get("ASSAY_SWEEP") == "all"
 
 POINTS = int(os.environ.get("ASSAY_POINTS", "3"))
 """Of each call, in a sample."""
+
+SWEPT = pytest.mark.timeout(86400 if SWEEP_ALL else 120)
+"""A complete sweep of one call takes hours."""
 
 PLAN = """\
 [nodes.list]
@@ -61,6 +64,35 @@ env = { LINES = { from = "format" } }
 reads = ["parts/*.out", "tree/", "taken"]
 writes = ["all"]
 """
+
+WRITING = ("ENOSPC", "EIO", "EROFS")
+
+FAILURES: dict[str, tuple[str, ...]] = {
+    "pwrite64": WRITING,
+    "write": WRITING,
+    "fsync": WRITING,
+    "fdatasync": WRITING,
+    "ftruncate": WRITING,
+    "rename": WRITING,
+    "link,linkat": WRITING,
+    "unlink": WRITING,
+    "rmdir": WRITING,
+    "mkdir": WRITING,
+    "openat": (*WRITING, "EMFILE"),
+    "pipe2": ("EMFILE",),
+    "pidfd_open": ("EMFILE",),
+    "execve": ("EIO", "EMFILE"),
+    "vfork,clone,clone3": ("EAGAIN",),
+    "flock": ("ENOLCK",),
+}
+"""Each call with those of ENOSPC, EIO, EROFS and EMFILE that a kernel can return for it, and for
+the last two calls, which know none of them, what comes nearest: no process or lock is left.
+
+EROFS also for what is open already: a file system that finds itself broken refuses to go on
+writing. ENOSPC also for what removes and cuts: where nothing is written in place that needs room.
+EMFILE only for what makes a descriptor; of these `execve` reads a program and writes nothing.
+`wait4`, `waitid`, `kill` and `pidfd_send_signal` touch neither a disk nor the table of
+descriptors and return none of the four. See `can_fail` for single calls."""
 
 # What a run left that could not be recorded is nobody's, and stays like a file of the user's.
 TOLERANT_PLAN = PLAN.replace("ln -s ", "ln -sf ")
@@ -103,18 +135,29 @@ def run_traced(
 ) -> Finished:
     """`assay WORDS` under strace, which waits for all processes below it; for assay's own
     threads only with the option `-bexecve`."""
+    return finish(start_traced(workspace, options, system_tmp, words, env))
+
+
+def start_traced(
+    workspace: Workspace,
+    options: list[str],
+    system_tmp: Path,
+    words: Sequence[str],
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    """As `run_traced`, and does not wait for the end."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not there")
-    traced = subprocess.run(
-        ["strace", "-f", "-qq", *options, str(ASSAY), *words],
+    return subprocess.Popen(
+        ["strace", "-f", "-qqq", *options, str(ASSAY), *words],
         cwd=workspace.root,
         env={**os.environ, **(env or {}), "TMPDIR": str(system_tmp)},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
     )
-    return Finished(traced.returncode, traced.stdout, traced.stderr)
 
 
 def count_calls(workspace: Workspace, call: str, system_tmp: Path) -> tuple[int, int]:
@@ -166,8 +209,11 @@ def find_processes(mark: str) -> list[int]:
     return found
 
 
-def check_recovery(workspace: Workspace, expected: dict[str, str], system_tmp: Path) -> None:
-    """One plain run mends everything, and what it recorded can be trusted."""
+def check_recovery(
+    workspace: Workspace, expected: dict[str, str], system_tmp: Path, *, is_damaged: bool = False
+) -> None:
+    """One plain run mends everything, and what it recorded can be trusted. `is_damaged`: the
+    store was, which is kept."""
     env = {"TMPDIR": str(system_tmp)}
     done = workspace.assay("run", "--json", env=env)
     assert done.code == 0, explain(done)
@@ -187,7 +233,7 @@ def check_recovery(workspace: Workspace, expected: dict[str, str], system_tmp: P
         open_attempts = "SELECT count(*) FROM attempts WHERE state = 'running'"
         assert database.execute(open_attempts).fetchone() == (0,)
     database.close()
-    assert not (store / "damaged").exists()
+    assert (store / "damaged").exists() == is_damaged
 
     for path in ("tree", "parts", "taken", "all"):
         place = workspace.path(path)
@@ -206,6 +252,14 @@ def check_recovery(workspace: Workspace, expected: dict[str, str], system_tmp: P
         os.utime(path, (0, 0))
     assert workspace.assay("cache", "gc").code == 0
     assert [path.name for path in (store / "tmp").iterdir() if path.suffix != ".lock"] == []
+
+
+def can_fail(line: str, error: str) -> bool:
+    """Whether the call in this line of strace can return the error: only who opens a file to
+    write is refused for that, only who may make one needs room."""
+    if " openat(" not in line or error not in ("ENOSPC", "EROFS"):
+        return True
+    return "O_CREAT" in line or (error == "EROFS" and ("O_WRONLY" in line or "O_RDWR" in line))
 
 
 def points_of(call: str, first: int, last: int) -> list[int]:

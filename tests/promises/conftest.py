@@ -1,7 +1,7 @@
 """Fixtures of the end-to-end tests."""
 
 from counted import counted
-from effect_sweep import undisturbed_effects
+from effect_sweep import undisturbed_effects, undisturbed_run, undisturbed_trouble
 from held import held, hostile
 from probe import probes
 from running import begin
@@ -18,4 +18,6 @@ __all__ = [
     "system_tmp",
     "undisturbed",
     "undisturbed_effects",
+    "undisturbed_run",
+    "undisturbed_trouble",
 ]

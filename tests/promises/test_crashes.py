@@ -1,9 +1,7 @@
 """assay killed at its own system calls: the next plain `assay run` ends as if nothing had been.
 
-A sample with fixed seeds, spread over every call a run makes to change the world. All
-points, one after the other (the better part of an hour):
-
-    ASSAY_SWEEP=all pytest -n auto tests/promises/test_crashes.py
+A sample with fixed seeds, spread over every call a run makes to change the world; all points with
+`ASSAY_SWEEP=all`.
 """
 
 from __future__ import annotations
@@ -15,8 +13,21 @@ import signal
 from pathlib import Path
 
 import pytest
-from sweep import PLAN, SWEEP_ALL, check_recovery, count_calls, lay_out, points_of, run_traced
+from damages import cut
+from sweep import (
+    PLAN,
+    SWEEP_ALL,
+    SWEPT,
+    TOLERANT_PLAN,
+    check_recovery,
+    count_calls,
+    lay_out,
+    points_of,
+    run_traced,
+)
 from workspace import Workspace
+
+pytestmark = pytest.mark.proof
 
 CALLS = (
     "pwrite64",
@@ -41,7 +52,7 @@ def run_killed(workspace: Workspace, call: str, number: int, system_tmp: Path) -
     return done.code
 
 
-@pytest.mark.timeout(7200 if SWEEP_ALL else 120)
+@SWEPT
 @pytest.mark.parametrize("call", CALLS)
 def test_a_killed_run_is_completed_by_the_next(
     tmp_path: Path, system_tmp: Path, undisturbed: dict[str, str], call: str
@@ -60,7 +71,7 @@ def test_a_killed_run_is_completed_by_the_next(
     assert killed
 
 
-@pytest.mark.timeout(7200 if SWEEP_ALL else 120)
+@SWEPT
 @pytest.mark.parametrize("boundary", ["enforced", "isolated"])
 @pytest.mark.parametrize("call", ["pwrite64", "rename", "mkdir", "unlink"])
 def test_a_killed_run_of_held_nodes_is_completed_too(
@@ -80,7 +91,7 @@ def test_a_killed_run_of_held_nodes_is_completed_too(
     assert killed
 
 
-@pytest.mark.timeout(7200 if SWEEP_ALL else 120)
+@SWEPT
 @pytest.mark.parametrize("call", ["pwrite64", "unlink", "vfork,clone,clone3"])
 def test_a_recovery_killed_as_well_is_no_worse(
     tmp_path: Path, system_tmp: Path, undisturbed: dict[str, str], call: str
@@ -97,6 +108,33 @@ def test_a_recovery_killed_as_well_is_no_worse(
         assert codes[0] in (-signal.SIGKILL, 128 + signal.SIGKILL, 0, 1)
         check_recovery(workspace, undisturbed, system_tmp)
         shutil.rmtree(workspace.root)
+
+
+MENDING = ("link,linkat", "rename", "unlink", "mkdir", "pwrite64", "fsync", "openat")
+
+
+@SWEPT
+@pytest.mark.parametrize("call", MENDING if SWEEP_ALL else MENDING[:2])
+def test_a_killed_mending_of_the_store_is_completed(
+    tmp_path: Path, system_tmp: Path, undisturbed: dict[str, str], call: str
+) -> None:
+    """C83, C87: a run that finds the store damaged and is killed while it keeps that aside and puts
+    a new one in its place is completed by the next."""
+    quiet = lay_out(tmp_path / "quiet", TOLERANT_PLAN)
+    assert quiet.assay("run").code == 0
+    cut(quiet.path(".assay/assay.db"))
+
+    def copy(name: str) -> Workspace:
+        return Workspace(shutil.copytree(quiet.root, tmp_path / name, symlinks=True))
+
+    first, last = count_calls(copy("counted"), call, system_tmp)
+    killed = 0
+    for number in points_of(f"mending {call}", first, last)[:: 1 if SWEEP_ALL else 3]:
+        workspace = copy(f"{number}")
+        killed += run_killed(workspace, call, number, system_tmp) != 0
+        check_recovery(workspace, undisturbed, system_tmp, is_damaged=True)
+        shutil.rmtree(workspace.root)
+    assert killed
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

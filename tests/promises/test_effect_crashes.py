@@ -1,10 +1,8 @@
 """assay killed at its own system calls while nodes have effects: nothing happens twice, nothing is
 left half done, and whoever goes on ends where an undisturbed run would have.
 
-A sample with fixed seeds, spread over every call a run makes to change the world. All points,
-one after the other (hours):
-
-    ASSAY_SWEEP=all pytest -n auto tests/promises/test_effect_crashes.py
+A sample with fixed seeds, spread over every call a run makes to change the world; all points with
+`ASSAY_SWEEP=all`.
 """
 
 from __future__ import annotations
@@ -20,57 +18,64 @@ from effect_sweep import (
     CALLS,
     KILLED,
     PLAN,
+    TROUBLED_CALLS,
+    VERBS,
     Point,
     Undisturbed,
     check_end,
     choose,
     find_points,
+    find_starts,
     go_on,
     lay_out,
 )
-from sweep import SWEEP_ALL
+from sweep import SWEEP_ALL, SWEPT
 from workspace import finish
+
+pytestmark = pytest.mark.proof
 
 MODES = ("alone", "together", "each")
 
-VERBS = ("resume", "run")
-
-SLOW = pytest.mark.timeout(14400 if SWEEP_ALL else 120)
-
 
 def find_all_points(undisturbed: Undisturbed, kind: str) -> list[tuple[str, Point]]:
-    return [
-        (mode, point)
-        for mode in MODES
-        for point in find_points(
-            undisturbed.all_calls if mode == "each" else undisturbed.calls, kind
-        )
-    ]
+    own = undisturbed.calls
+    points = {mode: find_points(own, kind) for mode in MODES}
+    points["each"] = find_points(undisturbed.all_calls, kind)
+    if kind == "execve":
+        points["alone"] = points["together"] = find_starts(own)
+    return [(mode, point) for mode in MODES for point in points[mode]]
 
 
-@SLOW
-@pytest.mark.parametrize("kind", [kind for kind in CALLS if "kill" not in kind])
+EACH = [("effects", kind) for kind in CALLS]
+EACH += [("trouble", kind) for kind in (TROUBLED_CALLS if SWEEP_ALL else TROUBLED_CALLS[:2])]
+
+AGAIN = [("effects", kind) for kind in ("pwrite64", "fsync", "rename", "vfork,clone,clone3")]
+AGAIN += [("trouble", kind) for kind in TROUBLED_CALLS if SWEEP_ALL]
+
+
+@SWEPT
+@pytest.mark.parametrize(("undisturbed_run", "kind"), EACH, indirect=["undisturbed_run"])
 def test_effects_survive_a_kill(
-    tmp_path: Path, system_tmp: Path, undisturbed_effects: Undisturbed, kind: str
+    tmp_path: Path, system_tmp: Path, undisturbed_run: Undisturbed, kind: str
 ) -> None:
     """C83, C95, C97, C100, C101: wherever assay is killed, going on ends as if nothing had been,
     after an operator was asked at most what only the world can tell; no effect without a key
     happens twice, a compensable one stands exactly once."""
-    points = find_all_points(undisturbed_effects, kind)
+    points = find_all_points(undisturbed_run, kind)
     assert points
     for mode, point in choose(kind, points):
-        scene = lay_out(tmp_path / f"{mode}-{point.number}", system_tmp)
+        scene = lay_out(tmp_path / f"{mode}-{point.number}", system_tmp, undisturbed_run.plan)
         done = scene.kill_at(point, mode)
         may_fail = mode == "each" or done.code not in KILLED
         go_on(scene, VERBS[point.number % 2], may_fail=may_fail)
-        check_end(scene, undisturbed_effects)
+        check_end(scene, undisturbed_run)
         shutil.rmtree(scene.workspace.root.parent)
 
 
-@SLOW
-@pytest.mark.parametrize("kind", ["pwrite64", "fsync", "rename", "vfork,clone,clone3"])
+@SWEPT
+@pytest.mark.parametrize(("undisturbed_run", "kind"), AGAIN, indirect=["undisturbed_run"])
 def test_going_on_may_be_killed_as_well(
-    tmp_path: Path, system_tmp: Path, undisturbed_effects: Undisturbed, kind: str
+    tmp_path: Path, system_tmp: Path, undisturbed_run: Undisturbed, kind: str
 ) -> None:
     """C95, C101, C103: who goes on is killed too, twice over, at any call: the next one completes
     it, and no effect is repeated or forgotten by that."""
@@ -78,10 +83,10 @@ def test_going_on_may_be_killed_as_well(
     again = [
         point
         for each in ("pwrite64", "fdatasync", "fsync", "rename", "unlink", "kill,pidfd_send_signal")
-        for point in find_points(undisturbed_effects.calls, each)
+        for point in find_points(undisturbed_run.calls, each)
     ]
-    for mode, point in choose(f"again {kind}", find_all_points(undisturbed_effects, kind)):
-        scene = lay_out(tmp_path / f"{mode}-{point.number}", system_tmp)
+    for mode, point in choose(f"again {kind}", find_all_points(undisturbed_run, kind)):
+        scene = lay_out(tmp_path / f"{mode}-{point.number}", system_tmp, undisturbed_run.plan)
         codes = {scene.kill_at(point, mode).code}
         for _ in range(2):
             runs = scene.runs()
@@ -93,7 +98,7 @@ def test_going_on_may_be_killed_as_well(
             codes.add(scene.kill_at(near, mode, *words).code)
         may_fail = mode == "each" or not codes <= {*KILLED, 4}
         go_on(scene, chance.choice(VERBS), may_fail=may_fail)
-        check_end(scene, undisturbed_effects)
+        check_end(scene, undisturbed_run)
         shutil.rmtree(scene.workspace.root.parent)
 
 

@@ -1,18 +1,24 @@
 """Every file below `.assay/` cut, zeroed, replaced or removed while effects are open: none is
-repeated by that, none is forgotten without a word."""
+repeated by that, none is forgotten without a word.
+
+A sample of blobs and logs; every file, at each of its blocks, with `ASSAY_SWEEP=all`.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from damages import DAMAGES
 from sweep import SWEEP_ALL
+from damages import DAMAGES, Damage, pick, spread
+from sweep import SWEPT
 from workspace import Workspace, explain
+
+pytestmark = pytest.mark.proof
 
 PLAN = """\
 [nodes.mod]
@@ -34,8 +40,9 @@ tier = "irreversible"
 
 
 @pytest.mark.slow
+@SWEPT
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_repeats_no_effect(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_damage_repeats_no_effect(tmp_path: Path, damage: Damage) -> None:
     """C87: whatever file is damaged, the next runs perform no effect of an unfinished run again:
     they know, or they ask, or they say what the host does not give."""
     quiet = Workspace(tmp_path / "quiet")
@@ -48,14 +55,17 @@ def test_damage_repeats_no_effect(tmp_path: Path, damage: Callable[[Path], None]
     assert {"assay.db", "has-effects"} <= set(names)
     assert any(name.startswith("preimages/") for name in names)
     chosen = [name for name in names if not name.startswith(("cas/", "logs/"))]
-    chosen += random.Random(damage.__name__).sample([n for n in names if n not in chosen], 2)
-    for name in chosen:
+    chosen += pick([name for name in names if name not in chosen], 2, damage.__name__)
+    harms = [
+        (name, *harm) for name in chosen for harm in spread(damage, (store / name).stat().st_size)
+    ]
+    for name, how, harm in harms:
         shutil.copytree(quiet.root, tmp_path / "w", symlinks=True)
         workspace = Workspace(tmp_path / "w")
-        damage(workspace.path(".assay") / name)
+        harm(workspace.path(".assay") / name)
         for words in (("run", "--json"), ("run", "--json"), ("run", "--fresh", "--json")):
             done = workspace.assay(*words)
-            where = f"{damage.__name__} {name} {words}: {explain(done)}"
+            where = f"{how} {name} {words}: {explain(done)}"
             assert "Traceback" not in done.err, where
             assert done.code in (4, 5), where
             if name != "has-effects":

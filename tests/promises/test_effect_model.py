@@ -23,9 +23,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from sweep import SWEEP_ALL
 from workspace import ASSAY, Finished, Workspace, explain
 
-EXAMPLES = int(os.environ.get("ASSAY_EXAMPLES", "8"))
+pytestmark = pytest.mark.proof
+
+EXAMPLES = int(os.environ.get("ASSAY_EXAMPLES", "500" if SWEEP_ALL else "8"))
 OPERATOR = 4
 STEPS = 12
 

@@ -16,7 +16,10 @@ import pytest
 from counted import Counted
 from probe import Probes
 from running import Begin
+from sweep import SWEEP_ALL
 from workspace import ASSAY, Workspace, finish
+
+pytestmark = pytest.mark.proof
 
 PLAN = """\
 [nodes.mod]
@@ -73,7 +76,7 @@ def act(workspace: Workspace, chance: random.Random) -> tuple[tuple[str, ...], i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(20 if SWEEP_ALL else 2))
 def test_twenty_processes_repeat_no_effect(tmp_path: Path, seed: int) -> None:
     """C85, C96, C103: runs, resumes, cancels, crashes and collections at once: an effect happens
     at most once in a run and once for each that completed, and what stands in a rewritten file

@@ -1,29 +1,33 @@
 """assay whose system calls fail: it says so, and the next plain `assay run` is none the worse.
 
-A sample with fixed seeds; all points, one after the other (hours):
-
-    ASSAY_SWEEP=all pytest -n auto tests/promises/test_failing_calls.py
+A sample with fixed seeds; every call with every error it can have with `ASSAY_SWEEP=all`.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from pathlib import Path
 
 import pytest
+from effect_sweep import Point, find_points
 from sweep import (
+    FAILURES,
+    POINTS,
     SWEEP_ALL,
+    SWEPT,
     TOLERANT_PLAN,
     check_recovery,
-    count_calls,
     describe,
     lay_out,
-    points_of,
     run_traced,
 )
+from workspace import Finished, Workspace
 
-FAILURES = (
+pytestmark = pytest.mark.proof
+
+SAMPLED = [
     ("pwrite64", "ENOSPC"),
     ("pwrite64", "EIO"),
     ("write", "ENOSPC"),
@@ -39,32 +43,92 @@ FAILURES = (
     ("openat", "ENOSPC"),
     ("vfork,clone,clone3", "EAGAIN"),
     ("flock", "ENOLCK"),
-)
+]
+
+ALL = [
+    (call, error)
+    for call, errors in FAILURES.items()
+    if call not in {"link,linkat", "pidfd_open"}  # nothing in this plan needs them
+    for error in errors
+]
 
 ALLOWED = (0, 1, 2, 5)
 """Nothing came of it, a node failed by it, the plan could not be read, or the run failed."""
 
 
-@pytest.mark.timeout(7200 if SWEEP_ALL else 120)
-@pytest.mark.parametrize(("call", "error"), FAILURES)
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Those of a run that nothing disturbs, and of what it starts, as strace tells of them."""
+    folder = tmp_path_factory.mktemp("calls")
+    (folder / "tmp").mkdir()
+    log = folder / "calls"
+    options = ["-o", str(log), "-e", f"trace={','.join(dict(ALL))}"]
+    done = run_traced(lay_out(folder / "w", TOLERANT_PLAN), options, folder / "tmp")
+    assert done.code == 0, done.err
+    return log.read_text(errors="replace")
+
+
+def run_disturbed(workspace: Workspace, point: Point, how: str, system_tmp: Path) -> Finished:
+    """`how` is the name of the error that the call gives, or what else befalls it."""
+    inject = f"inject={point.call}:{how}:when={point.number}"
+    options = ["-o", os.devnull, "-e", f"trace={point.call}", "-e", inject]
+    return run_traced(workspace, options, system_tmp)
+
+
+def choose(seed: str, points: list[Point], number: int) -> list[Point]:
+    if SWEEP_ALL or len(points) <= number:
+        return points
+    return sorted(random.Random(seed).sample(points, number))
+
+
+@SWEPT
+@pytest.mark.parametrize(("call", "error"), ALL if SWEEP_ALL else SAMPLED)
 def test_a_call_that_fails_is_told_and_mended(
-    tmp_path: Path, system_tmp: Path, undisturbed: dict[str, str], call: str, error: str
+    tmp_path: Path,
+    system_tmp: Path,
+    undisturbed: dict[str, str],
+    calls: str,
+    call: str,
+    error: str,
 ) -> None:
     """C89, C90: whichever call fails, in assay or in what it runs, there is no traceback, no
     file of the user is lost, and the next run gives what an undisturbed one would have."""
-    first, last = count_calls(lay_out(tmp_path / "counted", TOLERANT_PLAN), call, system_tmp)
-    for number in points_of(f"{call} {error}", first, last):
-        workspace = lay_out(tmp_path / f"{number}", TOLERANT_PLAN)
-        options = ["-o", os.devnull, "-e", f"trace={call}"]
-        inject = f"inject={call}:error={error}:when={number}"
-        done = run_traced(workspace, [*options, "-e", inject], system_tmp)
-        where = f"{call} number {number} fails with {error}: exit {done.code}\n{done.err}"
+    points = find_points(calls, call, error)
+    assert points
+    for point in choose(f"{call} {error}", points, POINTS):
+        workspace = lay_out(tmp_path / f"{point.number}", TOLERANT_PLAN)
+        done = run_disturbed(workspace, point, f"error={error}", system_tmp)
+        where = f"{point} fails with {error}: exit {done.code}\n{done.err}"
         assert done.code in ALLOWED, where
         assert "Traceback" not in done.err, where
         assert done.code == 0 or done.err or call == "write", where
         assert workspace.read("mine/notes") == "nobody declared this\n"
         if done.code == 0:
             assert describe(workspace.root) == undisturbed, where
+        check_recovery(workspace, undisturbed, system_tmp)
+        shutil.rmtree(workspace.root)
+
+
+@SWEPT
+@pytest.mark.parametrize("call", dict(ALL) if SWEEP_ALL else ["pwrite64"])
+def test_a_recovery_that_fails_is_no_worse(
+    tmp_path: Path, system_tmp: Path, undisturbed: dict[str, str], calls: str, call: str
+) -> None:
+    """C89, C103: assay is killed, and in the next run a call fails: the one after it gives what an
+    undisturbed one would have."""
+    chance = random.Random(f"again {call}")
+    for point in choose(f"again {call}", find_points(calls, call), 1):
+        workspace = lay_out(tmp_path / f"{point.number}", TOLERANT_PLAN)
+        killed = run_disturbed(workspace, point, "signal=KILL", system_tmp)
+        second, error = chance.choice(ALL)
+        near = chance.choice(find_points(calls, second, error))
+        done = run_disturbed(workspace, near, f"error={error}", system_tmp)
+        where = (
+            f"{point} kills it: exit {killed.code}; then {near} fails with {error}: "
+            f"exit {done.code}\n{done.err}"
+        )
+        assert done.code in ALLOWED, where
+        assert "Traceback" not in done.err, where
         check_recovery(workspace, undisturbed, system_tmp)
         shutil.rmtree(workspace.root)
 

@@ -23,10 +23,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from sweep import SWEEP_ALL
 from workspace import ASSAY, Finished, Workspace, explain
 
+pytestmark = pytest.mark.proof
+
 SOURCES = ("s0", "s1", "s2")
-EXAMPLES = int(os.environ.get("ASSAY_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("ASSAY_EXAMPLES", "500" if SWEEP_ALL else "12"))
 NODES = 4
 NO_CACHE_YET = 2
 WORDS = st.sampled_from(["", "a", "b", "longer than before"])
@@ -185,6 +188,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120 + 30 * EXAMPLES)
 def test_whatever_happens_the_files_are_right() -> None:
     """C25, C83, C84: results follow from what they are made of, whichever way a workspace took."""
     chosen: Callable[[], RuleBasedStateMachine] = Machine

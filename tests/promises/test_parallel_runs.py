@@ -15,6 +15,8 @@ from probe import Probes
 from running import HEEDING, Begin
 from workspace import ASSAY, finish
 
+pytestmark = pytest.mark.proof
+
 
 def test_second_run_waits_and_finds_the_result(
     counted: Counted, probes: Probes, begin: Begin, tmp_path: Path

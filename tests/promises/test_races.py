@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sweep import check_recovery, lay_out
+from sweep import SWEEP_ALL, check_recovery, lay_out
 from workspace import ASSAY, Workspace
+
+pytestmark = pytest.mark.proof
 
 ASKING = (
     ("runs",),
@@ -73,7 +75,7 @@ def disturb(workspace: Workspace, chance: random.Random, system_tmp: Path) -> tu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(30 if SWEEP_ALL else 3))
 def test_twenty_processes_do_each_other_no_harm(
     tmp_path: Path, system_tmp: Path, undisturbed: dict[str, str], seed: int
 ) -> None:

@@ -1,8 +1,6 @@
 """assay killed while it takes back what a node did: whoever comes next completes it, byte for byte.
 
-A sample with fixed seeds; all points, one after the other (hours):
-
-    ASSAY_SWEEP=all pytest -n auto tests/promises/test_rollback_crashes.py
+A sample with fixed seeds; all points with `ASSAY_SWEEP=all`.
 """
 
 from __future__ import annotations
@@ -16,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from effect_sweep import KILLED, find_points
-from sweep import SWEEP_ALL, run_traced
+from sweep import SWEEP_ALL, SWEPT, run_traced
 from workspace import Finished, Workspace
+
+pytestmark = pytest.mark.proof
 
 POINTS = int(os.environ.get("ASSAY_POINTS", "1"))
 
@@ -57,8 +57,6 @@ CALLS = (
     "pwrite64",
     "fdatasync",
 )
-
-SLOW = pytest.mark.timeout(14400 if SWEEP_ALL else 120)
 
 
 class Place:
@@ -143,7 +141,7 @@ def choose(seed: str, numbers: range) -> list[int]:
     return sorted(random.Random(seed).sample(numbers, POINTS))
 
 
-@SLOW
+@SWEPT
 @pytest.mark.parametrize("call", CALLS)
 def test_a_rollback_survives_a_kill(tmp_path: Path, system_tmp: Path, call: str) -> None:
     """C100, C101: killed at any call of a failing node's rollback, and again while the next run
@@ -168,7 +166,7 @@ def test_a_rollback_survives_a_kill(tmp_path: Path, system_tmp: Path, call: str)
             shutil.rmtree(place.workspace.root.parent)
 
 
-@SLOW
+@SWEPT
 @pytest.mark.parametrize("call", ["rename", "unlink", "pwrite64", "fsync"])
 def test_a_rewind_survives_a_kill(tmp_path: Path, system_tmp: Path, call: str) -> None:
     """A rewind that is killed anywhere is completed by the next one."""
