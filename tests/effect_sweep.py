@@ -122,9 +122,9 @@ writes = ["sums/size"]
 
 [nodes.change]
 tier = "compensable"
-timeout = "500ms"
+timeout = "1s"
 grace = "100ms"
-retry = { attempts = 4, backoff = "1ms" }
+retry = { attempts = 6, backoff = "1ms" }
 run = \"\"\"
 trap '' TERM
 echo $ASSAY_ATTEMPT >> $LEDGER/changed

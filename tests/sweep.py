@@ -94,6 +94,9 @@ EMFILE only for what makes a descriptor; of these `execve` reads a program and w
 `wait4`, `waitid`, `kill` and `pidfd_send_signal` touch neither a disk nor the table of
 descriptors and return none of the four. See `can_fail` for single calls."""
 
+MENDING = ("rename", "link,linkat", "unlink", "mkdir", "pwrite64", "fsync", "openat")
+"""Calls of a run that keeps a damaged store aside and puts a new one in its place."""
+
 # What a run left that could not be recorded is nobody's, and stays like a file of the user's.
 TOLERANT_PLAN = PLAN.replace("ln -s ", "ln -sf ")
 
@@ -119,7 +122,7 @@ def lay_out(root: Path, plan: str = PLAN) -> Workspace:
     root.mkdir()
     workspace = Workspace(root)
     workspace.write("plan.toml", plan)
-    workspace.write("in", "input\n")
+    workspace.write("in", "input\n" * 2000)  # several blocks
     workspace.write("text", "lines\nto be\nformatted\n")
     workspace.write("old", "from before\n")
     workspace.write("mine/notes", "nobody declared this\n")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from damages import cut
 from sweep import (
+    MENDING,
     PLAN,
     SWEEP_ALL,
     SWEPT,
@@ -108,9 +109,6 @@ def test_a_recovery_killed_as_well_is_no_worse(
         assert codes[0] in (-signal.SIGKILL, 128 + signal.SIGKILL, 0, 1)
         check_recovery(workspace, undisturbed, system_tmp)
         shutil.rmtree(workspace.root)
-
-
-MENDING = ("link,linkat", "rename", "unlink", "mkdir", "pwrite64", "fsync", "openat")
 
 
 @SWEPT

@@ -16,6 +16,9 @@ from damages import DAMAGES
 from sweep import SWEEP_ALL
 from damages import DAMAGES, Damage, pick, spread
 from sweep import SWEPT
+from damages import DAMAGES, Damage, cut, pick, spread
+from effect_sweep import ALONE, choose, find_points
+from sweep import MENDING, SWEEP_ALL, SWEPT, run_traced
 from workspace import Workspace, explain
 
 pytestmark = pytest.mark.proof
@@ -39,17 +42,23 @@ tier = "irreversible"
 """
 
 
+def run_once(root: Path) -> Workspace:
+    """A workspace with an unfinished run."""
+    root.mkdir()
+    workspace = Workspace(root)
+    workspace.write("plan.toml", PLAN)
+    workspace.write("text", "base\n" * 2000)  # several blocks
+    assert workspace.assay("run").code == 1
+    return workspace
+
+
 @pytest.mark.slow
 @SWEPT
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_repeats_no_effect(tmp_path: Path, damage: Damage) -> None:
     """C87: whatever file is damaged, the next runs perform no effect of an unfinished run again:
     they know, or they ask, or they say what the host does not give."""
-    quiet = Workspace(tmp_path / "quiet")
-    quiet.root.mkdir()
-    quiet.write("plan.toml", PLAN)
-    quiet.write("text", "base\n")
-    assert quiet.assay("run").code == 1
+    quiet = run_once(tmp_path / "quiet")
     store = quiet.path(".assay")
     names = sorted(str(path.relative_to(store)) for path in store.rglob("*") if not path.is_dir())
     assert {"assay.db", "has-effects"} <= set(names)
@@ -244,3 +253,32 @@ undo = "echo undone >> undone"
     done = workspace.assay("run", "--json")
     assert done.code in (1, 4, 5), explain(done)
     assert "is lost" in done.out, explain(done)
+@SWEPT
+@pytest.mark.parametrize("call", MENDING if SWEEP_ALL else MENDING[:1])
+def test_a_killed_mending_forgets_no_effect(tmp_path: Path, system_tmp: Path, call: str) -> None:
+    """C83, C87: a run that finds the store damaged and is killed while it keeps that aside and puts
+    a new one in its place leaves the next ones as careful as it would have been."""
+    quiet = run_once(tmp_path / "quiet")
+    cut(quiet.path(".assay/assay.db"))
+
+    def copy(name: str) -> Workspace:
+        return Workspace(shutil.copytree(quiet.root, tmp_path / name, symlinks=True))
+
+    log = tmp_path / "calls"
+    options = [*ALONE, "-o", str(log), "-e", f"trace={call},openat"]
+    assert run_traced(copy("counted"), options, system_tmp).code in (4, 5)
+    points = find_points(log.read_text(errors="replace"), call)
+    assert points
+    for point in choose(f"mending {call}", points):
+        workspace = copy(f"{point.number}")
+        options = [*ALONE, "-o", os.devnull, "-e", f"trace={point.call}"]
+        options += ["-e", f"inject={point.call}:signal=KILL:when={point.number}"]
+        killed = run_traced(workspace, options, system_tmp)
+        for _ in range(2):
+            done = workspace.assay("run", "--json")
+            where = f"{point}: exit {killed.code}, then {explain(done)}"
+            assert "Traceback" not in done.err, where
+            assert done.code in (4, 5), where
+            assert workspace.read("sent") == "out\n", where
+            assert workspace.read("perhaps") == "perhaps\n", where
+        shutil.rmtree(workspace.root)
