@@ -12,10 +12,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from damages import DAMAGES
-from sweep import SWEEP_ALL
-from damages import DAMAGES, Damage, pick, spread
-from sweep import SWEPT
 from damages import DAMAGES, Damage, cut, pick, spread
 from effect_sweep import ALONE, choose, find_points
 from sweep import MENDING, SWEEP_ALL, SWEPT, run_traced
@@ -126,13 +122,13 @@ def lay_out_killed(root: Path) -> Workspace:
     return workspace
 
 
-def find_log_damages(log: Path) -> list[tuple[str, Callable[[Path], None]]]:
+def find_log_damages(log: Path) -> list[tuple[str, Damage]]:
     """The log gone, or cut behind each of its frames, or a page of it zeroed."""
 
-    def cut_at(size: int) -> Callable[[Path], None]:
+    def cut_at(size: int) -> Damage:
         return lambda path: os.truncate(path, size)
 
-    def zero_at(start: int) -> Callable[[Path], None]:
+    def zero_at(start: int) -> Damage:
         def damage(path: Path) -> None:
             with path.open("r+b") as file:
                 file.seek(start)
@@ -141,13 +137,14 @@ def find_log_damages(log: Path) -> list[tuple[str, Callable[[Path], None]]]:
         return damage
 
     size = log.stat().st_size
-    found: list[tuple[str, Callable[[Path], None]]] = [("removed", Path.unlink)]
+    found: list[tuple[str, Damage]] = [("removed", Path.unlink)]
     found += [(f"cut at {at}", cut_at(at)) for at in (0, 32, *range(32 + FRAME, size, FRAME))]
     found += [(f"zeroed at {at}", zero_at(at)) for at in range(32, size, FRAME)]
     return found if SWEEP_ALL else random.Random("log").sample(found, 6) + found[:1]
 
 
 @pytest.mark.slow
+@SWEPT
 def test_a_database_that_forgot_repeats_no_effect(tmp_path: Path) -> None:
     """C87: a killed run's records are in the log of the database alone. However much of that is
     lost, what had begun is not done again: it is known, taken back, or asked about; the answer
@@ -204,7 +201,7 @@ def test_an_older_database_put_back_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_was_kept_of_an_interrupted_attempt_is_missed(
-    tmp_path: Path, damage: Callable[[Path], None]
+    tmp_path: Path, damage: Damage
 ) -> None:
     """C87, C100: a half-done compensable attempt whose files cannot be put back, because how they
     were is damaged or gone, is asked about; nothing is built on what it left."""
@@ -253,6 +250,8 @@ undo = "echo undone >> undone"
     done = workspace.assay("run", "--json")
     assert done.code in (1, 4, 5), explain(done)
     assert "is lost" in done.out, explain(done)
+
+
 @SWEPT
 @pytest.mark.parametrize("call", MENDING if SWEEP_ALL else MENDING[:1])
 def test_a_killed_mending_forgets_no_effect(tmp_path: Path, system_tmp: Path, call: str) -> None:
