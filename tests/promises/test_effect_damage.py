@@ -200,9 +200,7 @@ def test_an_older_database_put_back_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_was_kept_of_an_interrupted_attempt_is_missed(
-    tmp_path: Path, damage: Damage
-) -> None:
+def test_what_was_kept_of_an_interrupted_attempt_is_missed(tmp_path: Path, damage: Damage) -> None:
     """C87, C100: a half-done compensable attempt whose files cannot be put back, because how they
     were is damaged or gone, is asked about; nothing is built on what it left."""
     workspace = Workspace(tmp_path / "w")

@@ -24,9 +24,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from staged import Stage
+from sweep import SWEEP_ALL
 from workspace import Finished
 
-EXAMPLES = os.environ.get("ASSAY_EXAMPLES")
+pytestmark = pytest.mark.proof
+
+EXAMPLES = int(os.environ.get("ASSAY_EXAMPLES", "500" if SWEEP_ALL else "4"))
+IS_SAMPLE = "ASSAY_EXAMPLES" not in os.environ and not SWEEP_ALL
 SOURCES = {"s0": "a", "s1": "c"}
 TEXTS = {"s0": "ab", "s1": "cd"}
 LINE = "base"
@@ -387,7 +391,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300 + 60 * int(EXAMPLES or 4))
+@pytest.mark.timeout(300 + 60 * EXAMPLES)
 def test_whatever_happens_the_world_is_as_the_model_says() -> None:
     """C95, C97, C98, C100, C103: effects without a key happen at most once for each intention,
     compensable work stands once or is taken back, and exits and files are those of the contract."""
@@ -395,10 +399,10 @@ def test_whatever_happens_the_world_is_as_the_model_says() -> None:
     run_state_machine_as_test(
         chosen,
         settings=settings(
-            max_examples=int(EXAMPLES or 4),
+            max_examples=EXAMPLES,
             stateful_step_count=12,
             deadline=None,
-            derandomize=EXAMPLES is None,
+            derandomize=IS_SAMPLE,
             database=None,
             print_blob=False,
             # A history takes seconds, and is told whole: to read it is quicker than to shrink it.
