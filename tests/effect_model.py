@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from hashlib import sha256
 
 SHARED = "t"
 """The one file that several nodes rewrite, each with a line of its own."""
@@ -68,7 +69,8 @@ class Node:
     def text(self, contents: Mapping[str, str], values: Mapping[int, str], word: str) -> str:
         """What it writes, has as its value, and does to the world: all that it consumed."""
         read = "".join(contents[name] for name in self.reads)
-        return f"{self.name}({word}{read}{'' if self.takes is None else values[self.takes]})"
+        taken = "" if self.takes is None else values[self.takes]
+        return f"{self.name}.{sha256(f'{word}{read}{taken}'.encode()).hexdigest()[:12]}"
 
 
 @dataclass

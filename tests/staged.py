@@ -81,7 +81,8 @@ class Stage:
             f'note begin {node.number} "$ASSAY_RUN" "$ASSAY_ATTEMPT"',
             "point before",
             f'if test -e "$CONTROL/refusing {name}"; then exit 75; fi',
-            f'text="{name}(${{W}}$({consumed})${{V-}})"',
+            f'sum=$(printf %s "${{W}}$({consumed})${{V-}}" | sha256sum)',
+            f'text="{name}.${{sum%"${{sum#????????????}}"}}"',
             f'note "do" {node.number} "$ASSAY_RUN" "$ASSAY_ATTEMPT"',
         ]
         if node.writes:
