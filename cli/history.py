@@ -48,6 +48,8 @@ TURNS: Final = frozenset(
         Fact.RUN_CREATED,
         Fact.RUN_RESUMED,
         Fact.RUN_SETTLED,
+        Fact.RUN_CLAIMED,
+        Fact.RUN_ABANDONED,
         Fact.CLAIM_REFUSED,
         Fact.SURVIVORS_ASKED,
         Fact.CANCEL_REQUESTED,

@@ -120,6 +120,9 @@ class Dispatch:
         if is_effect:
             if isinstance(queued.judgement, Perform) and queued.judgement.number is not None:
                 number = queued.judgement.number
+                # It is made again, so it is this run's own try.
+                earlier = self._run.earlier_tries
+                earlier[index] = min(earlier.get(index, 0), number - 1)
             effect = self._performing.plan_effect(index, queued.gathered, number)
         try:
             assignment = plan_attempt(

@@ -46,8 +46,9 @@ class Fact(StrEnum):
     """host, boot, pid, nonce, fence: an owner that lost its run has ended its processes and
     stopped"""
     SURVIVORS_ASKED = "survivors-asked"
-    """attempt (for its undo with `.undo` behind it), pids, why: what a dead assay would have
-    ended by now got SIGTERM; after its grace it gets SIGKILL"""
+    """attempt (for its undo with `.undo` behind it), pids, why, monotonic (seconds on the clock
+    that is never set): what a dead assay would have ended by now got SIGTERM; after its grace it
+    gets SIGKILL"""
     CLAIM_REFUSED = "claim-refused"
     """by, why: somebody wanted to go on with a run whose owner lives"""
     RUN_SETTLED = "run-settled"

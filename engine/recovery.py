@@ -33,7 +33,7 @@ from assay.engine.compensation import (
 from assay.engine.effects import EffectRow
 from assay.engine.filesystem import FilesystemError
 from assay.engine.identity import this_host, this_owner
-from assay.engine.journal import Fact
+from assay.engine.journal import Fact, Record
 from assay.engine.landing import CannotLand, complete_landing
 from assay.engine.materialize import CannotRestore, Restored, restore
 from assay.engine.measuring import Measurer
@@ -177,7 +177,6 @@ class _Part:
     timeout_seconds: float | None
     grace_seconds: float = _GRACE_SECONDS
     is_cancellable: bool = True
-    began_at: float | None = None
     """None: as its oldest process tells."""
     main: int | None = None
     """Its main process, where that is on record."""
@@ -360,9 +359,15 @@ class _Recovery:
                 continue
             self._asked.add(part.trace.attempt)
             asked = self._store.journal.find(_survivors_of(part), 1)
-            if asked is None or self._clock.now() >= asked.at + part.grace_seconds:
+            if asked is None or self._since(asked) >= part.grace_seconds:
                 found.append((part, "timed out" if is_late else "cancelled", asked is not None))
         return found
+
+    def _since(self, asked: Record) -> float:
+        """Seconds since it was asked to end, whatever clocks were set to: it lives, so the machine
+        has not started anew."""
+        told = cast("dict[str, Any]", asked.data)
+        return self._clock.monotonic() - float(told.get("monotonic", 0.0))
 
     def _end_overdue(self, overdue: list[tuple[_Part, str, bool]]) -> None:
         """It is asked to end, once, whoever comes across it, and ended when its grace is over
@@ -380,15 +385,19 @@ class _Recovery:
                 Fact.SURVIVORS_ASKED,
                 run=part.row.run,
                 node=part.row.node,
-                data={"attempt": trace.attempt, "pids": list(took), "why": why},
+                data={
+                    "attempt": trace.attempt,
+                    "pids": list(took),
+                    "why": why,
+                    "monotonic": self._clock.monotonic(),
+                },
             )
 
     def _age(self, part: _Part, pids: set[int]) -> float:
-        """Seconds since it began: its main process, where that lives and is known."""
+        """Seconds since it began: its main process, where that lives and is known, else the oldest
+        of those that live. What clocks say counts for nothing here."""
         if part.main in pids:
             return orphans.age_seconds(part.main)
-        if part.began_at is not None:
-            return self._clock.now() - part.began_at
         return max(map(orphans.age_seconds, pids), default=0.0)
 
     def _parts_of(self, row: AttemptRow) -> tuple[_Part, ...]:
@@ -405,7 +414,6 @@ class _Recovery:
             timeout_seconds=None if node is None else node.timeout_seconds,
             grace_seconds=_GRACE_SECONDS if node is None else node.grace_seconds,
             is_cancellable=node is None or node.cancellable,
-            began_at=row.began_at,
             main=self._visible(row.pid),
             is_kept=node is not None and node.background is Background.KEEP,
         )

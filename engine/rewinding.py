@@ -42,6 +42,7 @@ from assay.engine.states import (
     AttemptId,
     EffectState,
     Outcome,
+    RunId,
     RunStatus,
 )
 from assay.engine.store import Store
@@ -195,6 +196,13 @@ def _find_taken_over(store: Store, run: RunRow) -> Iterator[tuple[str, str]]:
             yield name, detail
 
 
+def _find_effects_taken_over(store: Store, run: RunRow) -> Iterator[EffectRow]:
+    for name, detail in _find_taken_over(store, run):
+        for row in store.effects.of_run(RunId(detail.rpartition(" ")[2])):
+            if row.node == name:
+                yield row
+
+
 def _check_preimages(store: Store, undoes: list[EffectRow]) -> None:
     """Raises CannotRewind before anything has changed."""
     for row in undoes:
@@ -337,8 +345,8 @@ class _Rewind:
                     "left": [row.attempt for row in left],
                 },
             )
-            for row in store.effects.of_run(run.id):
-                # The run is not complete any more: what it did is asked for again.
+            # The run is not complete any more: what it did, or has taken over, is asked for again.
+            for row in (*store.effects.of_run(run.id), *_find_effects_taken_over(store, run)):
                 if row.is_sound and row.state in _THERE:
                     store.effects.put(replace(row, is_open=True))
             for row in undoes:

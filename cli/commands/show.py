@@ -11,6 +11,7 @@ from assay.cli.call import Call
 from assay.cli.errors import ExitCode
 from assay.cli.history import Story, read_story, reading_store, status_of
 from assay.cli.location import current_folder
+from assay.cli.render.json_events import question_as_json
 from assay.cli.render.owners import describe_holder, render_holders
 from assay.cli.render.runs import (
     describe_attempt,
@@ -23,7 +24,6 @@ from assay.cli.render.runs import (
 from assay.cli.render.standings import (
     as_json,
     describe_standing,
-    question_as_json,
     render_question,
     render_ways,
 )
@@ -115,7 +115,7 @@ def _describe(shown: _Shown) -> dict[str, JsonValue]:
         "attempts": [describe_attempt(each, shown.living) for each in shown.attempts],
         "effects": [as_json(each) for each in shown.standings],
         "questions": [
-            question_as_json(each, each.question)
+            question_as_json(each.node, each.question)
             for each in shown.standings
             if each.question is not None
         ],

@@ -18,6 +18,7 @@ from assay.engine.events import (
     NodesAppended,
     NodeSettled,
     NodeStarted,
+    Question,
     RunLost,
     RunSettled,
     RunStarted,
@@ -26,6 +27,7 @@ from assay.engine.events import (
 )
 from assay.engine.states import RunId
 from assay.plans.canonical import JsonValue
+from assay.plans.model import NodeName
 
 
 class Writer(Protocol):
@@ -62,6 +64,23 @@ class JsonRenderer:
         }
         self._data.write(json.dumps({**head, **fields}) + "\n")
         self._data.flush()
+
+
+def question_as_json(node: NodeName, question: Question) -> dict[str, JsonValue]:
+    """Whom and what the node's question is about, and with which options of `assay settle` it is
+    answered."""
+    answers: list[JsonValue] = []
+    if question.may_be_done:
+        answers.append("done")
+    if question.may_be_not_done:
+        answers.append("not-done")
+    return {
+        "run": question.run,
+        "node": question.node or node,
+        "answers": answers,
+        "needs_value": question.needs_value and not question.stands,
+        "stands": question.stands,
+    }
 
 
 def describe_event(event: Event) -> tuple[str, dict[str, JsonValue]]:
@@ -117,6 +136,9 @@ def describe_event(event: Event) -> tuple[str, dict[str, JsonValue]]:
                 "signal": event.signal,
                 "value": None if event.value is None else json.loads(event.value),
                 "asks": None if event.asks is None else event.asks.run,
+                "question": None
+                if event.asks is None
+                else question_as_json(event.node, event.asks),
             }
         case Warned():
             return "warned", {"text": event.text, "node": event.node}

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from assay.cli.render.json_events import question_as_json
 from assay.cli.render.standings import (
     as_json,
     describe_said,
     describe_standing,
-    question_as_json,
     render_question,
 )
 from assay.cli.render.text import age, count, moment, one_line, paint
@@ -79,7 +79,7 @@ def describe_prediction(prediction: Prediction) -> dict[str, JsonValue]:
         "effect": None if prediction.standing is None else as_json(prediction.standing),
         "question": None
         if prediction.standing is None or prediction.standing.question is None
-        else question_as_json(prediction.standing, prediction.standing.question),
+        else question_as_json(prediction.node, prediction.standing.question),
         "since_run": prediction.since,
         "recorded_at": prediction.recorded_at,
     }

@@ -13,7 +13,6 @@ from assay.cli.location import PLAN_FILE, is_plan_word
 from assay.cli.render.failures import ways_on
 from assay.cli.render.text import one_line, shell_word
 from assay.engine.effects import EffectRow
-from assay.engine.events import Question
 from assay.engine.runs import RunRow
 from assay.engine.settling import Said
 from assay.engine.standing import Standing
@@ -141,11 +140,6 @@ def run_command(root: str, cwd: str, run: RunRow) -> str:
     return " ".join(map(shell_word, [*words, *run.targets]))
 
 
-def list_answers(question: Question) -> list[str]:
-    """The options of `assay settle` that answer it."""
-    return ["done", "not-done"] if question.may_be_done else ["not-done"]
-
-
 def as_json(standing: Standing) -> dict[str, JsonValue]:
     """For `--json`. Times are seconds since the epoch."""
     row = standing.row
@@ -169,14 +163,3 @@ def as_json(standing: Standing) -> dict[str, JsonValue]:
             ],
         }
     return told
-
-
-def question_as_json(standing: Standing, question: Question) -> dict[str, JsonValue]:
-    """For `--json`: whom and what it asks, and with which options it is answered."""
-    return {
-        "run": question.run,
-        "node": standing.node,
-        "answers": list(list_answers(question)),
-        "needs_value": question.needs_value and not question.stands,
-        "stands": question.stands,
-    }

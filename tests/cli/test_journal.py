@@ -58,6 +58,22 @@ EXAMPLES: list[tuple[Fact, dict[str, Any], str]] = [
         "what still ran of attempt r-1 (pid 3, 4) was asked to end: timed out",
     ),
     (
+        Fact.RUN_CLAIMED,
+        {
+            "from": {"host": "h", "boot": "b", "pid": 7, "nonce": "n", "fence": 1},
+            "to": {"host": "h", "boot": "b", "pid": 8, "nonce": "m", "fence": 2},
+            "evidence": "lease free",
+            "purpose": "recovery",
+        },
+        "pid 8 on h took the run to deal with what was left (fence 2); it was pid 7 on h's (fence"
+        " 1): lease free",
+    ),
+    (
+        Fact.RUN_ABANDONED,
+        {"host": "h", "boot": "b", "pid": 7, "nonce": "n", "fence": 1},
+        "pid 7 on h, whose run it was under fence 1, found that out, ended what it ran and stopped",
+    ),
+    (
         Fact.CLAIM_REFUSED,
         {"why": "its owner lives", "pid": 7, "host": "h"},
         "somebody wanted to go on with the run and was refused: its owner lives (pid 7 on h)",
@@ -255,6 +271,12 @@ EXAMPLES: list[tuple[Fact, dict[str, Any], str]] = [
         "waited for attempt q-1 of run q, which held out/a",
     ),
     (
+        Fact.WAITED,
+        {"for": "q", "attempt": "q-1", "what": "out/a", "pids": [3, 4]},
+        "waited for attempt q-1 of run q, which held out/a: its assay is gone, and what that had"
+        " started still ran (pid 3 4)",
+    ),
+    (
         Fact.OUTPUTS_CLEARED,
         {"attempt": "r-2", "trashed": [["a", "/w/.assay/trash/r-2/a"]]},
         "before attempt r-2 what an earlier try had left was moved: `a` to .assay/trash/r-2/a",
@@ -280,6 +302,11 @@ EXAMPLES: list[tuple[Fact, dict[str, Any], str]] = [
         },
         ".assay/assay.db was damaged (no database) and is kept as .assay/damaged/assay.db; not"
         " read to the end: journal",
+    ),
+    (
+        Fact.DAMAGED,
+        {"file": "/w/.assay/assay.db", "why": "2 are missing", "attempts": ["r-1", "r-2"]},
+        ".assay/assay.db was older than what had been done: 2 are missing (r-1, r-2)",
     ),
     (
         Fact.CACHE_COLLECTED,

@@ -88,6 +88,7 @@ def test_a_settled_node_tells_all_of_itself() -> None:
         "signal": None,
         "value": {"a": [1]},
         "asks": None,
+        "question": None,
     }
 
 

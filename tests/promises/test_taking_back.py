@@ -740,3 +740,72 @@ def test_what_a_node_goes_on_with_is_part_of_it(counted: Counted, how: str) -> N
     why = f"waits for {outer}, which cannot end before it: this run was started by {outer}"
     assert why in counted.assay("show", runs[0]["run"]).out
     assert json.loads(counted.assay("show", first, "--json").out)["parent_attempt"] is not None
+
+
+@pytest.mark.parametrize("again", [("resume", "last"), ("run",)])
+def test_what_a_rewound_run_had_taken_over_is_not_done_again(
+    counted: Counted, again: tuple[str, ...]
+) -> None:
+    """C95: a run that completed has closed what it had taken over from earlier ones; rewound, it
+    asks for that again, and does not repeat it."""
+    counted.plan(
+        {
+            "pub": {"run": "echo sent >> shop", "tier": "irreversible"},
+            "kept": compensable("echo kept >> kept", writes=["kept"]),
+            "c1": compensable("test -e ok; echo c1 > c1", writes=["c1"], after=["pub", "kept"]),
+            "c2": compensable("echo c2 > c2", writes=["c2"], after=["c1"]),
+        }
+    )
+    assert counted.assay("run").code == 1
+    counted.write("ok", "")
+    assert counted.assay("run").code == 0
+    assert counted.assay("rewind", "last", "--to", "c1").code == 0
+    assert "c2" not in counted.files()
+    assert counted.assay(*again).code == 0
+    assert (counted.read("shop"), counted.read("kept")) == ("sent\n", "kept\n")
+    assert counted.executions.count("c2") == 2
+
+
+def test_what_is_asked_is_told_to_programs(counted: Counted) -> None:
+    """The event names run and node that an answer is about, which may be others than its own, and
+    the answers that would be taken."""
+    counted.write("s", "1\n")
+    counted.plan(
+        {
+            "a": compensable("cat s > a", reads=["s"], writes=["a"]),
+            "b": compensable("echo b > b", writes=["b"], after=["a"]) | {"undo": "test -e can"},
+            "last": {**LAST, "after": ["b"]},
+        }
+    )
+    assert counted.assay("run").code == 1
+    counted.write("s", "2\n")
+    done = counted.assay("run", "--json")
+    assert done.code == 4
+    (asked,) = [each["question"] for each in done.events if each.get("question")]
+    assert asked == {
+        "run": counted.first_run(),
+        "node": "b",
+        "answers": ["not-done"],
+        "needs_value": False,
+        "stands": False,
+    }
+    assert counted.assay("settle", asked["run"], asked["node"], "--not-done").code == 0
+
+
+def test_a_repeat_under_a_key_is_no_further_try(counted: Counted) -> None:
+    """A try whose assay was killed is made again under its number, once: where none is declared
+    there is no other after it."""
+    counted.write("hold", "")
+    counted.plan(
+        {
+            "pub": {
+                "run": "echo sent >> shop; test ! -e hold || kill -9 $PPID; exit 1",
+                "tier": "irreversible",
+                "idempotency_key": "k",
+            }
+        }
+    )
+    assert counted.assay("run").code == -9
+    counted.remove("hold")
+    assert counted.assay("resume", "last").code == 1
+    assert counted.read("shop") == "sent\nsent\n"
