@@ -332,6 +332,10 @@ class Model:
         pins, words = dict(self.sources), dict(self.words)
         self.runs.append(Run(name, pins, words, selected, self.clock))
 
+    def look_again(self, run: Run) -> None:
+        """What the run goes on with is how things are now."""
+        run.pins = dict(self.sources)
+
     def _close(self, effects: Sequence[Effect]) -> None:
         """No later run asks for these any more."""
         for effect in effects:
