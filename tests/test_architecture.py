@@ -27,18 +27,8 @@ STOREYS: dict[str, tuple[str, ...]] = {
     ),
     # What is kept in `.assay/`.
     "records": (
-        *(
-            "agreements",
-            "attempts",
-            "blobs",
-            "effect_marks",
-            "effects",
-            "journal",
-            "known_outputs",
-            "pins",
-        ),
-        *("agreements", "attempts", "blobs", "effects", "journal", "known_outputs", "ownership"),
-        "pins",
+        *("agreements", "attempts", "blobs", "effect_marks", "effects", "journal"),
+        *("known_outputs", "ownership", "pins"),
         *("results", "runs", "salvage", "secret_seal", "stat_cache", "store"),
     ),
     # Measuring and changing the workspace, one attempt from begin to settle.

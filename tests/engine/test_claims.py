@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
-from store_rows import an_attempt, an_effect
+from store_rows import an_effect
 
 from assay.engine.attempts import Claims
 from assay.engine.claims import (
@@ -71,13 +69,12 @@ def test_taking_back_holds_what_was_done() -> None:
     """The paths of the attempt, its node, also where nothing is kept of the attempt any more, and
     the effect, by which whoever asks finds out."""
     effect = an_effect("aaaaaaaa", 1, node="pub")
-    attempt = dataclasses.replace(an_attempt("aaaaaaaa", 1, node="pub"), claims=claims("o", "i"))
-    held = claims_of_undoing([(effect, attempt)], "p")
+    held = claims_of_undoing([(effect, claims("o", "i"))], "p")
     assert find_undone(held) == ("aaaaaaaa-1",)
     assert find_undone(claims("o", locks="effect")) == ()
     pub = Node(NodeName("pub"), Origin("p"), command=Argv(("x",)), tier=Tier.COMPENSABLE)
     assert find_conflict(claims_of(pub, "p"), held) == "node pub of p"
-    assert find_conflict(claims_of(pub, "p"), claims_of_undoing([(effect, None)], "p"))
+    assert find_conflict(claims_of(pub, "p"), claims_of_undoing([(effect, Claims())], "p"))
     assert find_conflict(claims_of(pub, "q"), held) is None
     assert find_conflict(claims(reads="o"), held) == "o"
     assert find_conflict(claims("i"), held) is None

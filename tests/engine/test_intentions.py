@@ -113,8 +113,6 @@ def ask(
     key_over: Callable[[EffectRow], ActionKey] = different,
 ) -> Judgement:
     evidence = Evidence(CREATED, mine, theirs, lost, unrecorded, retry_failed, is_under_way)
-    return judge(subject, evidence, key_over, explain)
-    evidence = Evidence(CREATED, mine, theirs, lost, retry_failed, is_under_way)
     return judge(subject, evidence, key_over, explain, lambda row: " at noon")
 
 

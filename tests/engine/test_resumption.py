@@ -92,7 +92,7 @@ def test_a_run_that_did_not_complete_is_taken_over(store: Store, status: RunStat
     until it is let go."""
     before = dataclasses.replace(a_run(RUN, status=status), counts={"failed": 1})
     store.runs.create(before)
-    row, lease = resumption.claim(store, RUN)
+    row, lease = resumption.claim(store, RUN, None)
     assert row.fence == 2
     assert row.owner.pid == os.getpid()
     assert row.owner != before.owner
@@ -114,7 +114,7 @@ def test_a_run_that_completed_is_not_gone_on_with(store: Store) -> None:
     """It stays as it is, and no lease of it is left."""
     store.runs.create(a_run(RUN, status=RunStatus.COMPLETED))
     with pytest.raises(IsComplete, match="run aaaaaaaa has completed") as caught:
-        resumption.claim(store, RUN)
+        resumption.claim(store, RUN, None)
     assert caught.value.row == store.runs.get(RUN)
     assert store.runs.get(RUN).fence == 1
     assert not os.path.exists(store.runs.lease_path(RUN))
@@ -124,7 +124,7 @@ def test_a_run_that_completed_is_not_gone_on_with(store: Store) -> None:
 def test_a_run_that_never_was_is_none(store: Store) -> None:
     """And no lease of that name is made."""
     with pytest.raises(NoSuchRun):
-        resumption.claim(store, RUN)
+        resumption.claim(store, RUN, None)
     assert not os.path.exists(store.runs.lease_path(RUN))
 
 
@@ -155,7 +155,7 @@ def test_a_living_owner_is_never_robbed(store: Store, tmp_path: Path) -> None:
             owner.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, owner.pid, os.WSTOPPED | os.WNOWAIT)
         other = store if number % 2 else open_store(tmp_path)
-        asked: Callable[[], object] = partial(resumption.claim, other, RUN)
+        asked: Callable[[], object] = partial(resumption.claim, other, RUN, None)
         if number in (0, 3):
             asked = partial(resumption.refuse_living, other, RUN, tell_nothing, no_pause)
         with pytest.raises(OwnerLives) as caught:
@@ -180,11 +180,11 @@ def test_the_next_owner_is_refused_for_on_its_own_account(store: Store) -> None:
     """A record for each: the fence tells them apart."""
     store.runs.create(a_run(RUN, status=RunStatus.FAILED))
     for number in range(1, 4):
-        _, lease = resumption.claim(store, RUN)
+        _, lease = resumption.claim(store, RUN, None)
         other = open_store(store.root)
         for _ in range(2):
             with pytest.raises(OwnerLives):
-                resumption.claim(other, RUN)
+                resumption.claim(other, RUN, None)
         other.close()
         assert len(refusals(store)) == number
         store.runs.settle(RUN, 1 + number, RunStatus.FAILED, {})
@@ -198,13 +198,13 @@ def test_what_a_dead_owner_left_is_dealt_with_first(store: Store, tmp_path: Path
     owner.communicate()
     before = store.runs.get(RUN)
     with pytest.raises(OwnerLives):
-        resumption.claim(store, RUN)
+        resumption.claim(store, RUN, None)
     assert store.runs.get(RUN) == before
     assert not store.runs.is_alive(RUN)
     told: list[str] = []
     resumption.wait_for_dead(store, RUN, SystemClock(), told.append, no_pause)
     assert told == [f"run aaaaaaaa was interrupted: its assay (pid {owner.pid}) is gone"]
-    row, lease = resumption.claim(store, RUN)
+    row, lease = resumption.claim(store, RUN, None)
     assert (row.status, row.fence) == (RunStatus.INTERRUPTED, 3)
     here = os.uname().nodename
     assert claims(store) == [(here, 1, 2, "pid gone"), (here, 2, 3, "settled")]
@@ -220,7 +220,7 @@ store = store_rows.open_store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    row, lease = resumption.claim(store, "aaaaaaaa")
+    row, lease = resumption.claim(store, "aaaaaaaa", None)
     print("got", row.fence, flush=True)
 except (resumption.OwnerLives, LostFence) as error:
     print("refused", flush=True)
@@ -291,7 +291,7 @@ def test_an_owner_on_another_host_lives_while_its_heart_beats(elsewhere: Elsewhe
             resumption.refuse_living(elsewhere.store, RUN, elsewhere.told.append, elsewhere.pause)
         assert elsewhere.paused < LEASE_SECONDS
     with pytest.raises(OwnerLives, match="pid 77 on elsewhere"):
-        resumption.claim(elsewhere.store, RUN)
+        resumption.claim(elsewhere.store, RUN, None)
     assert len(refusals(elsewhere.store)) == 1
     assert elsewhere.store.runs.get(RUN).fence == 1
     assert not os.path.exists(elsewhere.store.runs.lease_path(RUN))
@@ -313,7 +313,7 @@ def test_an_owner_on_another_host_whose_heart_stands_still_is_dead(elsewhere: El
         " for 30s"
     ]
     assert claims(elsewhere.store) == [("elsewhere", 1, 2, "lease expired and heartbeat still")]
-    row, lease = resumption.claim(elsewhere.store, RUN)
+    row, lease = resumption.claim(elsewhere.store, RUN, None)
     assert claims(elsewhere.store)[1:] == [("elsewhere", 2, 3, "settled")]
     assert (row.status, row.fence) == (RunStatus.INTERRUPTED, 3)
     lease.release(remove=True)
@@ -332,7 +332,7 @@ def test_a_run_of_another_host_that_settles_meanwhile_has_no_owner(
     elsewhere.happens = settle
     resumption.refuse_living(elsewhere.store, RUN, elsewhere.told.append, elsewhere.pause)
     assert elsewhere.paused < at + 2
-    row, lease = resumption.claim(elsewhere.store, RUN)
+    row, lease = resumption.claim(elsewhere.store, RUN, None)
     assert row.fence == 2
     lease.release(remove=True)
 

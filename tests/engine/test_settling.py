@@ -284,7 +284,7 @@ def test_what_an_operator_says_is_done_holds_for_what_was_asked(
     if is_damaged:
         ground.store.database.execute("UPDATE effects SET data = ''")
     row = settle(ground, find(ground), done=True)
-    evidence = Evidence(10, None, row, None, retry_failed=False)
+    evidence = Evidence(10, None, row, None, None, retry_failed=False)
     found = judge(node(), evidence, lambda each: now, lambda each: "", lambda each: "")
     assert isinstance(found, expected)
     assert found.row == row

@@ -13,7 +13,7 @@ import pytest
 from ground import Ground, open_ground
 from store_rows import a_run, an_attempt, an_effect
 
-from assay.engine.attempts import row_of_restore
+from assay.engine.attempts import Claims, row_of_restore
 from assay.engine.claims import claims_of_undoing
 from assay.engine.clock import SystemClock
 from assay.engine.effects import EffectRow
@@ -286,7 +286,7 @@ def test_what_takes_back_the_work_of_others_lives_by_their_undos(ground: Ground)
     """C97: a rewind that was killed, whose `undo` lives on."""
     undone = an_effect(RUN, 1, tier=Tier.COMPENSABLE, state=EffectState.ROLLING_BACK)
     put(ground, undone)
-    claims = claims_of_undoing([(undone, None)], "plan.toml")
+    claims = claims_of_undoing([(undone, Claims())], "plan.toml")
     restore = row_of_restore(
         AttemptId("aaaaaaaa-2"), RUN, NodeName("one"), ActionKey(""), claims, 1.0
     )
