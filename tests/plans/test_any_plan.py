@@ -91,7 +91,10 @@ plans = st.fixed_dictionaries(
 
 def check(content: bytes, name: str) -> None:
     """Loads a plan; when it is refused, every complaint is a sentence of ours in its place."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as around:
+        # Its root may be the folder above, which is not to be everybody's.
+        folder = f"{around}/plan"
+        Path(folder).mkdir()
         (Path(folder) / "x").touch()
         (Path(folder) / name).write_bytes(content)
         refusal: PlanError | None = None
