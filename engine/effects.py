@@ -249,12 +249,16 @@ class Effects:
 
     def find_unrecorded(self, marks: Iterable[Mark]) -> list[Mark]:
         """Those of which neither an effect is on record nor that it is missing."""
+        by_attempt = {mark.attempt: mark for mark in marks}
+        places = ", ".join("?" * len(by_attempt))
+        for (attempt,) in self._database.query(
+            f"SELECT attempt FROM effects WHERE attempt IN ({places})", tuple(by_attempt)
+        ):
+            del by_attempt[AttemptId(attempt)]
         return [
             mark
-            for mark in marks
-            if self._database.query_one("SELECT 1 FROM effects WHERE attempt = ?", (mark.attempt,))
-            is None
-            and self._database.query_one(
+            for mark in by_attempt.values()
+            if self._database.query_one(
                 "SELECT 1 FROM facts WHERE name = ?", (f"{_UNRECORDED}{mark.node}:{mark.attempt}",)
             )
             is None
