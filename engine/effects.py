@@ -110,11 +110,6 @@ class Effects:
                 "detail": row.detail,
             }
         )
-        # What is on record of the node from here on answers for what is not.
-        low, high = _unrecorded_of(node_digest(row.plan_file, row.node))
-        self._database.execute(
-            "UPDATE facts SET value = '' WHERE name > ? AND name < ? AND value <> ''", (low, high)
-        )
         node, plan_file = to_column(row.node), to_column(row.plan_file)
         begun, state = (row.begun_seq, row.settled_seq), row.state.value
         sealed = (row.attempt, row.run, node, plan_file, *begun, state, data)
@@ -271,9 +266,16 @@ class Effects:
             [(f"{_UNRECORDED}{mark.node}:{mark.attempt}", mark.attempt) for mark in marks],
         )
 
+    def answer_unrecorded(self, plan_file: str, node: NodeName) -> None:
+        """What is put on record of the node by the same transaction answers for it, or asks."""
+        self._database.execute(
+            "UPDATE facts SET value = '' WHERE name > ? AND name < ? AND value <> ''",
+            _unrecorded_of(node_digest(plan_file, node)),
+        )
+
     def unrecorded_of(self, plan_file: str, node: NodeName) -> AttemptId | None:
-        """An attempt at the node's effect that `mark_unrecorded` was told of, until something is
-        on record of the node again."""
+        """An attempt at the node's effect that `mark_unrecorded` was told of, until
+        `answer_unrecorded`."""
         row = self._database.query_one(
             "SELECT value FROM facts WHERE name > ? AND name < ? AND value <> '' LIMIT 1",
             _unrecorded_of(node_digest(plan_file, node)),

@@ -193,6 +193,9 @@ class Performing:
         assert assignment.effect is not None
         assignment.effect = replace(assignment.effect, begun_seq=begun_seq)
         self._run.store.effects.put(assignment.effect)
+        self._run.store.effects.answer_unrecorded(
+            assignment.effect.plan_file, assignment.effect.node
+        )
 
     def end(self, executed: Executed) -> EffectRow:
         """What is known of the effect now that its attempt has ended."""
@@ -324,7 +327,9 @@ class Performing:
             number = self._run.tries.get(index, 0)
             row = self.plan_effect(index, gathered, number)
             row = replace(row, state=EffectState.UNKNOWN, detail=stop.detail)
-            self._run.ledger.write(lambda: self._run.store.effects.put(row))
+            effects = self._run.store.effects
+            self._run.ledger.write(lambda: effects.put(row))
+            self._run.ledger.write(lambda: effects.answer_unrecorded(row.plan_file, row.node))
         question = Question(
             asked,
             needs_value=node.result is not None,

@@ -198,7 +198,9 @@ def _find_taken_over(store: Store, run: RunRow) -> Iterator[tuple[str, str]]:
 
 def _find_effects_taken_over(store: Store, run: RunRow) -> Iterator[EffectRow]:
     for name, detail in _find_taken_over(store, run):
-        for row in store.effects.of_run(RunId(detail.rpartition(" ")[2])):
+        # `done earlier in run RUN, restored 1`
+        taken_from = RunId(detail.partition(",")[0].rpartition(" ")[2])
+        for row in store.effects.of_run(taken_from):
             if row.node == name:
                 yield row
 

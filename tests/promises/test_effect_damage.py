@@ -199,6 +199,31 @@ def test_an_older_database_put_back_is_told(tmp_path: Path) -> None:
     assert workspace.read("sent") == "out\nout\nout\n"
 
 
+def test_an_older_question_does_not_answer_for_what_came_since(workspace: Workspace) -> None:
+    """C87: an older database put back knows of an effect of unknown outcome; to settle that says
+    nothing of the one that was done after it."""
+    workspace.write(
+        "plan.toml",
+        '[nodes.pub]\nrun = "echo sent >> shop; test -e ok || kill -9 $PPID $$"\n'
+        'tier = "irreversible"\n',
+    )
+    assert workspace.assay("run").code == -9
+    kept = workspace.root.parent / "kept"
+    shutil.copytree(workspace.path(".assay"), kept)
+    workspace.write("ok", "")
+    (asked,) = [e["asks"] for e in workspace.assay("run", "--json").events if e.get("asks")]
+    assert workspace.assay("settle", asked, "pub", "--not-done").code == 0
+    assert workspace.assay("run").code == 0
+    assert workspace.read("shop") == "sent\nsent\n"
+    for name in ("assay.db", "assay.db-wal"):
+        shutil.copy(kept / name, workspace.path(".assay") / name)
+    workspace.path(".assay/assay.db-shm").unlink(missing_ok=True)
+    assert workspace.assay("run").code == 4
+    assert workspace.assay("settle", asked, "pub", "--not-done").code == 0
+    assert workspace.assay("run").code == 4
+    assert workspace.read("shop") == "sent\nsent\n"
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_was_kept_of_an_interrupted_attempt_is_missed(tmp_path: Path, damage: Damage) -> None:
     """C87, C100: a half-done compensable attempt whose files cannot be put back, because how they
