@@ -46,7 +46,7 @@ from assay.engine.materialize import CannotRestore, restore
 from assay.engine.measuring import TRIES, Measurer, Unmeasurable
 from assay.engine.outputs import remove_emptied_folders
 from assay.engine.states import ABSENT, FOLDER, State, stored_digest
-from assay.plans.entries import fixed_folder, is_below, matches
+from assay.plans.entries import fixed_folder, matches
 from assay.plans.folders import Folders, UnreadableFolder
 from assay.plans.model import Digest, Entry, EntryKind, Node, RelPath
 
@@ -214,8 +214,12 @@ def _roll_back(
         written = _find_written_through(root, preimage, made)
         own |= written
         behind = tuple(item for item in behind if item[0] in written)
+    # What stands excludes what would be put back at, below or, where that is a file, above it.
+    taken = standing | _folders_above(path for path in standing if stays[path] != ABSENT)
     entries = tuple(
-        item for item in preimage.entries + behind if not _is_taken(item[0], standing, stays)
+        item
+        for item in preimage.entries + behind
+        if item[0] not in taken and standing.isdisjoint(_folders_above([item[0]]))
     )
     preimage = replace(preimage, entries=entries)
     wanted = {path: state for path, state, _ in preimage.entries}
@@ -259,19 +263,6 @@ def _roll_back(
     # What had to make way with the folder it was put into is in the trash with that.
     left = tuple(path for path in left if look(f"{root}/{path}") is not None)
     return RolledBack(done.put_back, done.removed, done.trashed, left)
-
-
-def _is_taken(
-    path: RelPath, standing: Collection[RelPath], states: Mapping[RelPath, State]
-) -> bool:
-    """Whether what stands excludes that anything is put back at `path`: it stands there, or it is
-    a file where that needs a folder, or lies below it."""
-    return any(
-        path == other
-        or is_below(path, other)
-        or (states[other] != ABSENT and is_below(other, path))
-        for other in standing
-    )
 
 
 def _find_written_through(

@@ -132,9 +132,12 @@ class RunLoop:
                 lease.release(remove=True)
 
     def _end_processes(self) -> None:
-        """Harmless twice."""
-        for attempt in list(self._dispatch.running):
+        """Harmless twice. No undo is begun any more: whoever has the run now, or goes on with it,
+        does that."""
+        self._run.killing = True
+        for attempt in (*self._dispatch.running, *self._undoing.find_undone()):
             self._run.bench.processes.kill(attempt)
+            self._run.bench.processes.kill(AttemptId(f"{attempt}{UNDO_SUFFIX}"))
         self._run.workers.stop()
         self._run.bench.processes.close()
         self._run.bench.spares.remove_all()
