@@ -24,7 +24,7 @@ from workspace import ASSAY, Finished, Workspace, explain, finish
 
 SWEEP_ALL = os.environ.get("ASSAY_SWEEP") == "all"
 
-POINTS = int(os.environ.get("ASSAY_POINTS", "3"))
+POINTS = int(os.environ.get("ASSAY_POINTS", "2"))
 """Of each call, in a sample."""
 
 SWEPT = pytest.mark.timeout(86400 if SWEEP_ALL else 120)
