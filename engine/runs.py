@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from assay.engine import lock_files, orphans
+from assay.engine import lock_files
 from assay.engine.columns import from_column, from_json, to_column, to_json
 from assay.engine.identity import Owner, boot_id, this_host, this_owner
 from assay.engine.lock_files import Lock, LockFile
@@ -453,6 +453,8 @@ class Runs:
     def is_stopped(self, row: RunRow) -> bool:
         """Whether the owner is a process of this host that is stopped: it lives, and does nothing
         until it is continued."""
+        from assay.engine import orphans
+
         if row.owner.host != this_host():
             return False
         found = orphans.find_process(row.owner.pid, row.owner.pid_start)
@@ -486,6 +488,8 @@ class Runs:
         found = lock_files.look_at(path)
         if found is Lock.HELD:
             return None
+        from assay.engine import orphans
+
         owner = row.owner
         is_process = (
             owner.host == this_host()

@@ -26,7 +26,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from assay.engine import database as databases
-from assay.engine import effect_marks, lock_files
+from assay.engine import lock_files
 from assay.engine.database import Database
 from assay.engine.journal import Fact, Journal
 from assay.engine.migrations import SCHEMA_VERSION
@@ -125,9 +125,8 @@ class Store:
         root = os.path.realpath(root)
         folder = os.path.join(root, FOLDER)
         notices: list[str] = []
-        marks = os.path.join(folder, _MARK)
         # Before the database is looked into: whatever has a mark by now is on record there.
-        marked = effect_marks.read(marks) if os.path.exists(marks) else []
+        marked = _read_marks(os.path.join(folder, _MARK))
         try:
             database = _open(folder, notices, now, on_wait, thorough=thorough, mend=mend)
         except StoreUnwritable as error:
@@ -277,7 +276,7 @@ class Store:
     def find_unrecorded(self) -> int:
         """How many effects began that the database does not know of: it is not as new as they
         are."""
-        return len(self.effects.find_unrecorded(effect_marks.read(self.marks)))
+        return len(self.effects.find_unrecorded(_read_marks(self.marks)))
 
     def _note_unrecorded(self, marked: list[Mark], *, mend: bool) -> None:
         missing = self.effects.find_unrecorded(marked)
@@ -362,6 +361,14 @@ class Store:
         self.database.close()
         if not self.recorded:
             _remove_if_unused(self._place)
+
+
+def _read_marks(path: str) -> list[Mark]:
+    if not os.path.exists(path):
+        return []
+    from assay.engine import effect_marks
+
+    return effect_marks.read(path)
 
 
 def _open(
