@@ -13,6 +13,7 @@ is its run; so are those of an owner on another host of which it is not known ye
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,6 +35,7 @@ from assay.engine.effects import EffectRow
 from assay.engine.filesystem import FilesystemError
 from assay.engine.identity import this_host, this_owner
 from assay.engine.journal import Fact, Record
+from assay.engine.kept_plans import read_nodes
 from assay.engine.landing import CannotLand, complete_landing
 from assay.engine.materialize import CannotRestore, Restored, restore
 from assay.engine.measuring import Measurer
@@ -54,8 +56,7 @@ from assay.engine.states import (
 from assay.engine.store import Store
 from assay.plans.canonical import JsonValue
 from assay.plans.entries import matches
-from assay.plans.model import Background, Digest, Node, NodeName, RelPath, Tier
-from assay.plans.stored import DamagedPlan, plan_from_bytes
+from assay.plans.model import Background, Node, NodeName, RelPath, Tier
 
 _GRACE_SECONDS: Final = 10.0
 """Where a node's own is not known: that of nodes that declare none."""
@@ -177,7 +178,6 @@ class _Part:
     timeout_seconds: float | None
     grace_seconds: float = _GRACE_SECONDS
     is_cancellable: bool = True
-    """None: as its oldest process tells."""
     main: int | None = None
     """Its main process, where that is on record."""
     is_kept: bool = False
@@ -439,16 +439,8 @@ class _Recovery:
         return pid if self._dead.owner.host == this_host() else None
 
     @cached_property
-    def _nodes(self) -> dict[NodeName, Node]:
-        """The run's nodes by name, as far as its plan can be read."""
-        stored = self._store.runs.load_plan(self._dead.plan_digest)
-        if stored is None:
-            return {}
-        try:
-            plan = plan_from_bytes(stored, Digest(self._dead.plan_digest))
-        except DamagedPlan:
-            return {}
-        return {node.name: node for node in plan.nodes}
+    def _nodes(self) -> Mapping[NodeName, Node]:
+        return read_nodes(self._store, self._dead)
 
     def _find_awaited(
         self, rows: list[AttemptRow], parts: dict[AttemptId, tuple[_Part, ...]]

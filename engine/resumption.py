@@ -257,8 +257,7 @@ def refuse_living(
 
 def claim(store: Store, run: RunId, parent: AttemptId | None) -> tuple[RunRow, Lease]:
     """The run, which has settled, owned by this process from now on, and nested in `parent`.
-    Raises OwnerLives,
-    IsComplete, LostFence."""
+    Raises OwnerLives, IsComplete, LostFence."""
     try:
         lease = store.runs.take_lease(run)
     except lock_files.HeldElsewhere:

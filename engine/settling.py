@@ -6,7 +6,7 @@ Does not know who is asked, nor how that is shown.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -18,6 +18,7 @@ from assay.engine.effects import EffectRow, find_speaker
 from assay.engine.filesystem import FilesystemError
 from assay.engine.intentions import identity_of, may_be_done
 from assay.engine.journal import Fact
+from assay.engine.kept_plans import read_nodes
 from assay.engine.measuring import Measurer
 from assay.engine.neighbours import describe_holder
 from assay.engine.outputs import states_before
@@ -25,8 +26,7 @@ from assay.engine.preimages import DamagedPreimage
 from assay.engine.runs import RunRow
 from assay.engine.states import NOTHING_LEFT, EffectState, RunId, RunStatus, State
 from assay.engine.store import Store
-from assay.plans.model import Digest, Node, NodeName, RelPath
-from assay.plans.stored import DamagedPlan, plan_from_bytes
+from assay.plans.model import Node, NodeName, RelPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +100,6 @@ def find_effect(store: Store, run: RunRow, name: str) -> EffectRow:
     if not found.is_open and (stands or not is_asked):
         raise IsClosed(found)
     return found
-
-
-def read_nodes(store: Store, run: RunRow) -> Mapping[NodeName, Node]:
-    """The nodes of the run's plan as it was kept, by name; none where that cannot be read."""
-    stored = store.runs.load_plan(run.plan_digest)
-    if stored is None:
-        return {}
-    try:
-        plan = plan_from_bytes(stored, Digest(run.plan_digest))
-    except DamagedPlan:
-        return {}
-    return {node.name: node for node in plan.nodes}
 
 
 def read_said(store: Store, row: EffectRow) -> tuple[Said, ...]:

@@ -18,6 +18,7 @@ from assay.engine.effects import EffectRow, find_speaker
 from assay.engine.events import Question
 from assay.engine.intentions import identity_of, may_be_done, stands
 from assay.engine.journal import Fact
+from assay.engine.kept_plans import read_nodes
 from assay.engine.neighbours import describe_holder
 from assay.engine.orphans import Trace, find_all_survivors
 from assay.engine.runs import NoSuchRun, RunRow
@@ -28,7 +29,6 @@ from assay.engine.settling import (
     Said,
     StillRuns,
     find_effect,
-    read_nodes,
     read_said,
 )
 from assay.engine.states import AttemptId, EffectState, Outcome, RunId
@@ -94,8 +94,8 @@ class Standing:
 
 def find_living(store: Store, attempts: Iterable[AttemptRow]) -> dict[AttemptId, tuple[int, ...]]:
     """What lives on of attempts whose assay is gone, their undos, and those of what they take back,
-    included. One whose lease is held
-    by what cannot be seen from here is among them, without a pid."""
+    included. One whose lease is held by what cannot be seen from here is among them, without a
+    pid."""
     traces: dict[AttemptId, list[Trace]] = {}
     for row in attempts:
         lease = f"{store.tmp}/{row.id}.lease"

@@ -19,12 +19,12 @@ from assay.engine.claims import (
 from assay.engine.comparing import claims_of_effect, find_followers
 from assay.engine.effects import EffectRow
 from assay.engine.intentions import UNDOABLE, identity_of
+from assay.engine.kept_plans import read_plan
 from assay.engine.resumption import read_history
 from assay.engine.run_state import RunState
 from assay.engine.runs import NoSuchRun, RunRow
 from assay.engine.states import EffectState, Outcome
-from assay.plans.model import Digest, Plan, Tier
-from assay.plans.stored import DamagedPlan, plan_from_bytes
+from assay.plans.model import Tier
 
 
 def find_undoes(run: RunState, index: int, row: EffectRow) -> tuple[EffectRow, ...]:
@@ -114,12 +114,8 @@ def _followers_then(run: RunState, row: EffectRow) -> Container[str]:
         digest = run.store.runs.get(row.run).plan_digest
     except NoSuchRun:
         return ()
-    stored = None if digest == run.plan.digest else run.store.runs.load_plan(digest)
-    if stored is None:
-        return ()
-    try:
-        plan: Plan = plan_from_bytes(stored, Digest(digest))
-    except DamagedPlan:
+    plan = None if digest == run.plan.digest else read_plan(run.store, digest)
+    if plan is None:
         return ()
     index = next((i for i, node in enumerate(plan.nodes) if node.name == row.node), None)
     return () if index is None else find_followers(plan, index)

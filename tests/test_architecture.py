@@ -35,7 +35,15 @@ STOREYS: dict[str, tuple[str, ...]] = {
     "work": (
         *("attempt", "bench", "certificate", "certify", "claims", "comparing", "compensation"),
         *("confinement", "decision", "denials", "environment", "inference", "intentions"),
-        *("judging", "landing", "materialize", "measuring", "observations", "outputs"),
+        *(
+            "judging",
+            "kept_plans",
+            "landing",
+            "materialize",
+            "measuring",
+            "observations",
+            "outputs",
+        ),
         *("preimages", "private_tree", "rolling_back", "spares", "surroundings", "toolchain"),
         *("tracing", "workplace"),
     ),

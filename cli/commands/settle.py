@@ -15,12 +15,12 @@ from assay.engine.cancelling import recover_all
 from assay.engine.clock import SystemClock
 from assay.engine.effects import EffectRow
 from assay.engine.intentions import may_be_done, may_be_not_done, stands
+from assay.engine.kept_plans import read_nodes
 from assay.engine.resumption import may_be_gone_on_with
 from assay.engine.settling import (
     Said,
     find_effect,
     is_half_taken_back,
-    read_nodes,
     settle_effect,
 )
 from assay.plans.canonical import canonical_json
