@@ -7,8 +7,10 @@ Asks the store and the plan; changes nothing. The run loop and the dry run ask t
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 from assay.engine import preimages
@@ -116,12 +118,23 @@ def claims_of_effect(store: Store, row: EffectRow) -> Claims:
     attempt = store.attempts.get(row.attempt)
     if attempt is None:
         return Claims()
-    behind: tuple[Entry, ...] = ()
+    path = preimages.path_of(store.preimages, row.attempt)
+    try:
+        stamp = os.stat(path).st_mtime_ns
+    except OSError:
+        return Claims(writes=attempt.claims.writes)
+    return Claims(writes=attempt.claims.writes + _find_behind(path, stamp))
+
+
+@lru_cache(maxsize=4096)
+def _find_behind(path: str, _stamp: int) -> tuple[Entry, ...]:
+    """The files behind links that a pre-image has. It is never written again: of many effects that
+    are compared again and again each is read once."""
     with suppress(DamagedPreimage):  # whoever needs it is told
-        preimage = preimages.load(preimages.path_of(store.preimages, row.attempt))
+        preimage = preimages.load(path)
         if preimage is not None:
-            behind = tuple(Entry(EntryKind.FILE, path) for path, _, _ in preimage.behind)
-    return Claims(writes=attempt.claims.writes + behind)
+            return tuple(Entry(EntryKind.FILE, path) for path, _, _ in preimage.behind)
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
