@@ -13,6 +13,8 @@ from typing import Final
 
 from assay.cli.errors import HostError, UsageError
 from assay.cli.location import current_folder, find_root
+from assay.cli.render.stream import Stream
+from assay.cli.render.text import one_line
 from assay.engine.journal import Fact, Record
 from assay.engine.runs import RunRow
 from assay.engine.standing import read_settled
@@ -48,8 +50,6 @@ TURNS: Final = frozenset(
         Fact.RUN_CREATED,
         Fact.RUN_RESUMED,
         Fact.RUN_SETTLED,
-        Fact.RUN_CLAIMED,
-        Fact.RUN_ABANDONED,
         Fact.CLAIM_REFUSED,
         Fact.SURVIVORS_ASKED,
         Fact.CANCEL_REQUESTED,
@@ -57,7 +57,8 @@ TURNS: Final = frozenset(
         Fact.REWOUND,
     }
 )
-"""Facts about a run as a whole: whose it was, and what people did with it."""
+"""Facts about a run as a whole: how it was had, and what people did with it. By whom one after
+the other, and why each had it no more, is told by `ownership`."""
 
 
 @contextmanager
@@ -75,16 +76,20 @@ def reading_store() -> Iterator[Store]:
 
 
 @contextmanager
-def writing_store(root: str, on_wait: Callable[[], None] | None = None) -> Iterator[Store]:
+def writing_store(
+    root: str, err: Stream, on_wait: Callable[[], None] | None = None
+) -> Iterator[Store]:
     """The store of that workspace, for a command whose answer is worth nothing unless it is on
-    record; `on_wait` is called while others keep it waiting, and may raise. Raises HostError
-    where nothing can be written."""
+    record; what is to be known of it goes to `err`. `on_wait` is called while others keep it
+    waiting, and may raise. Raises HostError where nothing can be written."""
     store = Store.open_for_run(root, now=time.time, on_wait=on_wait)
     try:
         if not store.recorded:
             raise HostError(
                 f"The store of `{root}` cannot be written", hint="; ".join(store.notices)
             )
+        for notice in store.notices:
+            err.write(f"warning: {one_line(notice)}\n")
         yield store
     finally:
         store.close()

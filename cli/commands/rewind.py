@@ -60,7 +60,7 @@ def perform(call: Call) -> int:
             f" {os.getpid()}` once more ends its `undo` at once"
         )
 
-    with writing_store(root, stop_waiting) as store:
+    with writing_store(root, err, stop_waiting) as store:
         store.expect_effects()
 
         def tell_wait(text: str) -> None:

@@ -41,7 +41,7 @@ def perform(call: Call) -> int:
     with reading_store() as asked:
         given, root = asked.runs.find(values.words[0]), asked.root
     clock = SystemClock()
-    with writing_store(root) as store:
+    with writing_store(root, call.err) as store:
         # Whichever run died: what it was taking back may be the work of this one.
         for text in recover_all(store, clock).told:
             call.err.write(f"{one_line(text)}\n")
