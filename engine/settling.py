@@ -176,7 +176,8 @@ def settle_effect(
     with store.transaction():
         # Somebody may have begun to take it back since it was found.
         _refuse_moving(store, row)
-        earlier = _find_standing(store, store.effects.get(row.attempt) or row)
+        now = store.effects.get(row.attempt) or row
+        earlier = _find_standing(store, now)
         # What was said of one content says nothing of another that is asked about since.
         is_answered = not done or row.accepted == row.asked
         if earlier is not None and is_answered and (earlier.done, earlier.value) == (done, value):
@@ -204,6 +205,7 @@ def settle_effect(
                 outputs=outputs,
                 value=value if done else None,
                 settled_seq=position,
+                is_open=now.is_open,  # a run may have completed meanwhile
                 detail=f"settled by {by}",
                 is_sound=True,
             )
