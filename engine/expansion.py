@@ -5,11 +5,12 @@ Does not know what the instances do, nor when a template is ready.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from assay.engine.environment import Refused
-from assay.engine.events import NodesAppended, Question, Warned
-from assay.engine.intentions import describe, find_vanished, may_be_done, may_be_not_done, performs
+from assay.engine.events import NodesAppended, Warned
+from assay.engine.intentions import describe, find_vanished, performs, question_about
 from assay.engine.journal import Fact
 from assay.engine.neighbours import describe_holder
 from assay.engine.opening import keep_plan
@@ -131,14 +132,8 @@ class Expansion:
             index,
             Outcome.AMBIGUOUS,
             detail=f"`{row.node}`, which it does not expand to any more, {moving or describe(row)}",
-            asks=None
-            if moving is not None
-            else Question(
-                row.run,
-                node=row.node,
-                may_be_done=may_be_done(row),
-                may_be_not_done=may_be_not_done(row),
-            ),
+            # Nobody would perform it again.
+            asks=replace(question_about(row, None), stands=False) if moving is None else None,
         )
         return True
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from assay.engine.effects import EffectRow, find_speaker
+from assay.engine.events import Question
 from assay.engine.states import ActionKey, AttemptEnd, AttemptId, EffectState
 from assay.plans.model import Kind, Node, NodeName, Plan, Tier, When
 from assay.plans.nodes import declared_name
@@ -176,6 +177,19 @@ def may_be_not_done(row: EffectRow) -> bool:
 def stands(row: EffectRow) -> bool:
     """Whether it is on record as done."""
     return row.is_sound and row.state is EffectState.SUCCEEDED
+
+
+def question_about(row: EffectRow, node: Node | None) -> Question:
+    """What an operator is asked about the effect, and which answers `settle` takes; `node` is that
+    of the effect, where its plan is kept."""
+    return Question(
+        row.run,
+        needs_value=node is not None and node.result is not None,
+        node=row.node,
+        may_be_done=may_be_done(row),
+        may_be_not_done=may_be_not_done(row),
+        stands=stands(row),
+    )
 
 
 def performs(node: Node) -> bool:

@@ -74,7 +74,7 @@ def describe_holder(store: Store, attempt: AttemptId) -> str | None:
         return None
     is_itself = row.id == attempt
     who = f"run {row.run}"
-    if store.runs.is_alive(row.run):
+    if store.runs.seems_alive(row.run):
         who += f" ({describe_owner(store.runs.get(row.run))})"
         return f"still runs: {who} executes it" if is_itself else f"is being taken back by {who}"
     doing = "still runs" if is_itself else "is still being taken back"

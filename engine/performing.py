@@ -17,7 +17,6 @@ from assay.engine.comparing import find_evidence, judge_with, key_over
 from assay.engine.compensation import describe_undo
 from assay.engine.decision import Gathered, Serve
 from assay.engine.effects import EffectRow
-from assay.engine.events import Question
 from assay.engine.intentions import (
     AWAITED,
     Done,
@@ -27,10 +26,8 @@ from assay.engine.intentions import (
     RollBack,
     Stop,
     describe,
-    may_be_done,
-    may_be_not_done,
     performers_of,
-    stands,
+    question_about,
 )
 from assay.engine.journal import Fact
 from assay.engine.keys import effect_key
@@ -318,10 +315,9 @@ class Performing:
     def _stop(self, index: int, stop: Stop, gathered: Gathered) -> None:
         """Nobody but a person can say how to go on: the effect in question is recorded, so that
         `settle` finds it, and the node is ambiguous."""
-        node = self._run.plan.nodes[index]
-        asked = self._run.id if stop.row is None else stop.row.run
-        if stop.row is not None:
-            self._note_asked(index, stop.row, gathered)
+        row = stop.row
+        if row is not None:
+            self._note_asked(index, row, gathered)
         else:
             self._run.attempt_ordinal += 1
             number = self._run.tries.get(index, 0)
@@ -330,13 +326,7 @@ class Performing:
             effects = self._run.store.effects
             self._run.ledger.write(lambda: effects.put(row))
             self._run.ledger.write(lambda: effects.answer_unrecorded(row.plan_file, row.node))
-        question = Question(
-            asked,
-            needs_value=node.result is not None,
-            may_be_done=stop.row is None or may_be_done(stop.row),
-            may_be_not_done=stop.row is None or may_be_not_done(stop.row),
-            stands=stop.row is not None and stands(stop.row),
-        )
+        question = question_about(row, self._run.plan.nodes[index])
         self._settlement.settle(
             index, Outcome.AMBIGUOUS, detail=stop.detail, key=gathered.key, asks=question
         )

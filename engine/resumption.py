@@ -193,7 +193,7 @@ def may_be_gone_on_with(store: Store, row: RunRow) -> bool:
     plan is there to go on with."""
     return (
         row.status is not RunStatus.COMPLETED
-        and not store.runs.is_alive(row.id)
+        and not store.runs.seems_alive(row.id)
         and store.runs.load_plan(row.plan_digest) is not None
     )
 

@@ -25,6 +25,7 @@ from assay.engine.environment import CallerEnvironment, find_parent
 from assay.engine.identity import this_owner
 from assay.engine.intentions import UNDOABLE, describe, identity_of
 from assay.engine.journal import Fact
+from assay.engine.kept_plans import read_nodes
 from assay.engine.measuring import Measurer
 from assay.engine.ownership import SETTLED, Purpose, note_claim
 from assay.engine.preimages import DamagedPreimage
@@ -33,7 +34,6 @@ from assay.engine.resumption import OwnerLives, read_history
 from assay.engine.rolling_back import describe_fact
 from assay.engine.run_request import Cancellation
 from assay.engine.runs import RunRow
-from assay.engine.settling import read_nodes
 from assay.engine.states import (
     NOTHING_LEFT,
     TAKEN_BACK,

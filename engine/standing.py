@@ -16,7 +16,7 @@ from assay.engine.claims import find_undone
 from assay.engine.compensation import trace_of_undo
 from assay.engine.effects import EffectRow, find_speaker
 from assay.engine.events import Question
-from assay.engine.intentions import identity_of, may_be_done, stands
+from assay.engine.intentions import identity_of, question_about
 from assay.engine.journal import Fact
 from assay.engine.kept_plans import read_nodes
 from assay.engine.neighbours import describe_holder
@@ -170,7 +170,7 @@ class _Reader:
         store = self._store
         attempt = store.attempts.get(row.attempt)
         is_open = attempt is not None and attempt.end is None
-        is_lost = is_open and not store.runs.is_alive(row.run)
+        is_lost = is_open and not store.runs.seems_alive(row.run)
         living: tuple[int, ...] = ()
         moving = None
         has_living = False
@@ -317,11 +317,4 @@ class _Reader:
         )
 
     def _ask(self, row: EffectRow, run: RunRow) -> Question:
-        node = self._nodes_of(run).get(row.node)
-        return Question(
-            row.run,
-            needs_value=node is not None and node.result is not None,
-            node=row.node,
-            may_be_done=may_be_done(row),
-            stands=stands(row),
-        )
+        return question_about(row, self._nodes_of(run).get(row.node))

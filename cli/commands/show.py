@@ -132,7 +132,16 @@ def _describe(shown: _Shown) -> dict[str, JsonValue]:
 def _render(shown: _Shown, *, colour: bool) -> Iterator[str]:
     """The parts, each of which ends its last line."""
     row, story, standings = shown.row, shown.story, shown.standings
-    yield render_head(row, shown.status, story, shown.taken_back, shown.cancel, shown.waits, colour)
+    yield render_head(
+        row,
+        shown.status,
+        story,
+        shown.taken_back,
+        shown.cancel,
+        shown.waits,
+        shown.holders[0],
+        colour,
+    )
     if len(shown.holders) > 1:
         yield render_holders(shown.holders, colour=colour)
     turns = render_turns(story, standings, {each.id: each.node for each in shown.attempts})

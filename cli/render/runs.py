@@ -17,6 +17,7 @@ from assay.cli.render.tables import render_table
 from assay.cli.render.text import count, duration, moment, one_line, paint, signal_name
 from assay.engine.attempts import AttemptRow
 from assay.engine.journal import Fact, Record
+from assay.engine.ownership import Holder
 from assay.engine.runs import Cancel, RunRow
 from assay.engine.standing import Standing
 from assay.engine.states import TAKEN_BACK, AttemptEnd, AttemptId, Outcome, RunStatus
@@ -68,6 +69,7 @@ def render_head(
     taken_back: Mapping[str, str],
     cancel: Cancel | None,
     waits: Sequence[AttemptRow],
+    began_by: Holder,
     colour: bool,
 ) -> str:
     """What the run is, whose it is, and how far it came."""
@@ -75,16 +77,12 @@ def render_head(
     counts = render_counts(row, status)
     if not row.counts and story.settlements:
         counts += f", {_count_settlements(story, taken_back)}"
-    pid, host = _find_first_owner(row, story)
     lines = [
         f"{paint(f'run {row.id}', 'bold', colour)}  {status.value}: {counts}",
         f"plan      {one_line(row.plan_name)} ({one_line(row.plan_file)}, {row.plan_digest[:12]})",
         f"began     {moment(row.created_at)}{took}",
-        f"by        pid {pid} on {one_line(host)}",
+        f"by        pid {began_by.pid} on {one_line(began_by.host)}",
     ]
-    if (row.owner.pid, row.owner.host) != (pid, host) and row.settled_at is None:
-        when = "now" if status is RunStatus.RUNNING else "then"
-        lines.append(f"{when:<10}pid {row.owner.pid} on {one_line(row.owner.host)}")
     if cancel is not None:
         lines.append(f"cancelled {moment(cancel.at)} by {one_line(cancel.by)}")
     if row.targets:
@@ -103,15 +101,6 @@ def _count_settlements(story: Story, taken_back: Mapping[str, str]) -> str:
     words = [taken_back.get(each.node, each.outcome) for each in story.settlements]
     order = [*(outcome.value for outcome in Outcome), *dict.fromkeys(taken_back.values())]
     return ", ".join(f"{words.count(word):,} {word}" for word in order if word in words)
-
-
-def _find_first_owner(row: RunRow, story: Story) -> tuple[object, str]:
-    """Who began it: whoever deals with a dead run becomes its owner."""
-    for record in story.turns:
-        told = record.data
-        if record.kind == Fact.RUN_CREATED and isinstance(told, dict) and "pid" in told:
-            return told["pid"], str(told.get("host", row.owner.host))
-    return row.owner.pid, row.owner.host
 
 
 _ORDINARY: Final = (Fact.RUN_CREATED, Fact.RUN_SETTLED, Fact.CANCEL_REQUESTED)

@@ -351,7 +351,6 @@ def test_json_tells_whose_a_run_was(counted: Counted) -> None:
     assert [each["kind"] for each in found["history"]] == [
         "run-created",
         "run-settled",
-        "run-claimed",
         "run-resumed",
         "run-settled",
     ]
